@@ -1,0 +1,51 @@
+"""Batch: samples per step, and the ramp-up that leads to it."""
+
+from typing import Self
+
+from pydantic import PositiveInt, model_validator
+
+from trimaran.spec.noun import Noun
+
+
+class Ramp(Noun):
+    """Megatron's --rampup-batch-size START INCREMENT SAMPLES."""
+
+    start: PositiveInt
+    increment: PositiveInt
+    samples: PositiveInt
+
+
+class Batch(Noun):
+    size: PositiveInt
+    ramp: Ramp | None = None
+
+    @model_validator(mode="after")
+    def _reaches(self) -> Self:
+        if self.ramp is None:
+            return self
+        start, increment = self.ramp.start, self.ramp.increment
+        if start > self.size:
+            raise ValueError(
+                f"the ramp-up starts at {start}, above the global batch {self.size};"
+                f" the nearest that works: start {self.size} (no ramp-up)."
+            )
+        if (self.size - start) % increment:
+            near = self.size - round((self.size - start) / increment) * increment
+            raise ValueError(
+                f"a ramp-up from {start} in steps of {increment} never reaches {self.size} exactly;"
+                f" the nearest that works: start {near if near > 0 else near + increment}."
+            )
+        return self
+
+    def sizes(self) -> tuple[int, ...]:
+        """Every batch size the run passes through, the full one last."""
+        if self.ramp is None:
+            return (self.size,)
+        return tuple(range(self.ramp.start, self.size + 1, self.ramp.increment))
+
+    def size_after(self, samples: int) -> int:
+        """The batch size in force when this many samples have been consumed (Megatron's rule)."""
+        if self.ramp is None or samples > self.ramp.samples or self.size == self.ramp.start:
+            return self.size
+        samples_per_increment = self.ramp.samples / ((self.size - self.ramp.start) / self.ramp.increment)
+        return min(self.size, self.ramp.start + int(samples / samples_per_increment) * self.ramp.increment)

@@ -1,0 +1,50 @@
+"""Device, Link and Cluster: what the hardware is. Every constant names its source."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from trimaran.spec.noun import Noun
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+
+
+class Device(Noun):
+    name: str
+    peak_tflops: dict[Precision, PositiveFloat] = Field(
+        description="Dense peak per number format; a format that is absent cannot be used."
+    )
+    memory_gib: PositiveFloat
+    memory_gb_per_s: PositiveFloat = Field(description="Memory bandwidth by specification, 10^9 bytes per second.")
+    units: PositiveInt = Field(description="Streaming multiprocessors, compute units or cores: the waves of a GEMM.")
+    matmul_tflops: dict[Precision, PositiveFloat] = Field(
+        default_factory=dict, description="Best matrix product measured, where somebody did."
+    )
+    power_watts: PositiveFloat | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+
+
+class Link(Noun):
+    name: str
+    gb_per_s: PositiveFloat = Field(
+        description="Bus bandwidth of a large all-reduce, 10^9 bytes/s: per device inside a node, per node between."
+    )
+    latency_us: NonNegativeFloat = Field(description="Time of the smallest message, microseconds.")
+    source: str = ""
+
+
+class Cluster(Noun):
+    name: str = "unnamed"
+    device: Device
+    devices_per_node: PositiveInt
+    nodes: PositiveInt = 1
+    inside: Link
+    between: Link
+    context_gib: NonNegativeFloat = Field(description="Memory of a device that no tensor gets: driver and libraries.")
+    slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragments.")
+    constants: dict[str, float] = Field(default_factory=dict, description="Calibration, written by `trimaran learn`.")
+    sources: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        return self.nodes * self.devices_per_node

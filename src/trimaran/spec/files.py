@@ -1,0 +1,89 @@
+"""YAML and JSON files: a Job, or a noun of it, where any part may be a preset's name or a preset with changes."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimaran.spec import presets
+from trimaran.spec.cluster import Cluster
+from trimaran.spec.job import Job
+from trimaran.spec.mistake import Mistake
+from trimaran.spec.model import Model
+from trimaran.spec.noun import Noun
+
+PARTS = {"model": "models", "cluster": "clusters", "trainer": "trainers"}
+
+
+def load_job(path: Path) -> Job:
+    """Read a Job file; `model: bloom-176b` and `cluster: {preset: fugaku, nodes: 192}` are both good."""
+    values = read_mapping(path)
+    expanded = {key: expand(PARTS[key], value) if key in PARTS else value for key, value in values.items()}
+    expanded.setdefault("name", path.stem)
+    expanded.setdefault("trainer", presets.trainer("trimaran").model_dump())
+    return Job.of(expanded, f"The job file {path}")
+
+
+def load_model(name_or_path: str) -> Model:
+    """A preset's name, or the path of a YAML or JSON file."""
+    return Model.of(_values("models", name_or_path), f"The model {name_or_path}")
+
+
+def load_cluster(name_or_path: str) -> Cluster:
+    return Cluster.of(_values("clusters", name_or_path), f"The cluster {name_or_path}")
+
+
+def expand(kind: str, value: Any) -> Any:
+    """A preset's name, or a mapping with the key `preset` and changes to it, becomes the whole mapping."""
+    if isinstance(value, str):
+        return presets.preset(kind, value).model_dump()
+    if isinstance(value, Mapping) and "preset" in value:
+        changes = {key: item for key, item in value.items() if key != "preset"}
+        base = presets.preset(kind, str(value["preset"])).model_dump()
+        if "hidden" in changes and "ffn_hidden" not in changes:
+            base.pop("ffn_hidden", None)  # it follows hidden unless stated
+        if "heads" in changes and "kv_heads" not in changes:
+            base.pop("kv_heads", None)
+        return {**base, **changes}
+    return value
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    text = read_text(path)
+    try:
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else getattr(error, "lineno", 1)
+        raise Mistake(f"{path} is not valid {path.suffix.lstrip('.') or 'YAML'}: see line {line}.") from None
+    if not isinstance(values, dict):
+        raise Mistake(f"{path} holds no mapping of names to values, so it describes nothing Trimaran knows.")
+    return values
+
+
+def read_text(path: Path) -> str:
+    """A text file's content, or a sentence that says why it cannot be read."""
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise Mistake(f"There is no file {path}.") from None
+    except IsADirectoryError:
+        raise Mistake(f"{path} is a directory, not a file.") from None
+    except UnicodeDecodeError:
+        raise Mistake(f"{path} is not UTF-8 text.") from None
+    except OSError as error:
+        raise Mistake(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def save(noun: Noun, path: Path) -> None:
+    path.write_text(noun.to_json() + "\n" if path.suffix == ".json" else noun.to_yaml(), "utf-8")
+
+
+def _values(kind: str, name_or_path: str) -> dict[str, Any]:
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+        values = expand(kind, read_mapping(path))
+        return {"name": path.stem, **values}
+    return presets.preset(kind, name_or_path).model_dump()

@@ -1,0 +1,53 @@
+"""Job: everything needed to plan, run, export or compare one training. A Job that exists is possible."""
+
+from typing import Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from trimaran.spec.batch import Batch
+from trimaran.spec.cluster import Cluster, Precision
+from trimaran.spec.layout import Layout, stage_layers
+from trimaran.spec.model import Model
+from trimaran.spec.noun import Noun
+from trimaran.spec.trainer import Optimizer, Trainer
+
+
+class Job(Noun):
+    name: str = "unnamed"
+    model: Model
+    cluster: Cluster
+    trainer: Trainer
+    layout: Layout = Layout()
+    batch: Batch
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adam"
+    data: str = Field("synthetic", description="'synthetic', or the path of a prepared data set.")
+    steps: PositiveInt = 10
+    seed: NonNegativeInt = 1234
+    environment: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        from trimaran.spec.nearest import nearest_change  # these two read Jobs, so they come after it
+        from trimaran.spec.rules import problems
+
+        found = problems(self)
+        if found:
+            raise ValueError(f"{found[0]}{nearest_change(self)}")
+        return self
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro batches per replica in one full step."""
+        return self.batch.size // (self.layout.dp * self.layout.micro_batch)
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        layers = stage_layers(self.model.layers, self.layout)
+        assert layers is not None  # problems() refused such a Job
+        return layers
+
+    def warnings(self) -> list[str]:
+        from trimaran.spec.rules import warnings
+
+        return warnings(self)

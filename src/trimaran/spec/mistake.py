@@ -1,0 +1,36 @@
+"""A user's own mistake, said in a sentence: what was given, why it cannot work, what would."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+
+class Mistake(ValueError):
+    """Shown to the user as it is, without a traceback; the command exits with code 2."""
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str:
+    """' Did you mean …?' for a misspelt name, or '' when nothing is near."""
+    match = difflib.get_close_matches(given.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
+    return f" Did you mean {match[0]!r}?" if match else ""
+
+
+def sentence(error: ValidationError, what: str, known_keys: Iterable[str] = ()) -> str:
+    """The first problem pydantic found, as a sentence about `what` (a file or a noun)."""
+    first: Any = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        return f"{what} has an unknown key {where!r}.{nearest_name(key, known_keys)}"
+    if first["type"] == "missing":
+        return f"{what} lacks {where!r}, which has no default."
+    if first["type"] == "value_error":  # our own sentence, raised inside a validator
+        text = str(first["ctx"]["error"])
+        return f"{what}: {text}"
+    return f"{what}: {where or 'the value'} is {first['input']!r}, but {_lower_first(first['msg'])}."
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,133 @@
+"""The nearest Job that works: the fewest fields changed, each as little as possible."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations, product
+from math import log
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from trimaran.spec.batch import Batch, Ramp
+from trimaran.spec.rules import problems
+from trimaran.spec.trainer import Optimizer, Recompute, Schedule
+
+if TYPE_CHECKING:
+    from trimaran.spec.job import Job
+
+
+class Move(NamedTuple):
+    """One field set to another value; distance in doublings for numbers, 1 for a change of kind."""
+
+    field: str
+    value: Any
+    distance: float
+    apply: Callable[["Job"], "Job"]
+
+
+def nearest_change(job: "Job") -> str:
+    """' The nearest Job that works: layout.dp = 4.', or '' when nothing near works."""
+    moves = nearest_moves(job)
+    if not moves:
+        return ""
+    return " The nearest Job that works: " + ", ".join(f"{move.field} = {_shown(move.value)}" for move in moves) + "."
+
+
+def nearest_moves(job: "Job") -> tuple[Move, ...]:
+    fields = [list(moves) for moves in _moves(job)]
+    for many in (1, 2):
+        best: tuple[float, tuple[Move, ...]] | None = None
+        for chosen in combinations(fields, many):
+            for moves in product(*chosen):
+                distance = sum(move.distance for move in moves)
+                if best is not None and distance >= best[0]:
+                    continue
+                changed = job
+                for move in moves:
+                    changed = move.apply(changed)
+                if not problems(changed):
+                    best = distance, moves
+        if best:
+            return best[1]
+    return ()
+
+
+def _moves(job: "Job") -> Iterator[Iterable[Move]]:
+    """What may change, most natural first: on equal distance the earlier field is kept."""
+    layout, model, cluster = job.layout, job.model, job.cluster
+    yield _numbers(job, "layout", "dp", layout.dp, _near(layout.dp) | _quotient(cluster.devices, layout.tp * layout.pp))
+    yield _numbers(job, "layout", "micro_batch", layout.micro_batch, _near(layout.micro_batch))
+    yield _numbers(job, "layout", "pp", layout.pp, _near(layout.pp) | _quotient(cluster.devices, layout.tp * layout.dp))
+    yield _numbers(job, "layout", "tp", layout.tp, _near(layout.tp) | _quotient(cluster.devices, layout.dp * layout.pp))
+    yield _batches(job)
+    yield _numbers(job, "cluster", "nodes", cluster.nodes, _quotient(layout.devices, cluster.devices_per_node))
+    kinds: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
+        ("split", layout.split, ("even", "weighted")),
+        ("schedule", layout.schedule, get_args(Schedule)),
+        ("recompute", layout.recompute, get_args(Recompute)),
+        ("zero", layout.zero, (0, 1, 2, 3)),
+        ("sequence_parallel", layout.sequence_parallel, (False,)),
+    )
+    for name, now, others in kinds:
+        yield [_move(job, "layout", name, value, 0.9) for value in others if value != now]
+    yield _numbers(job, "layout", "virtual_stages", layout.virtual_stages, {1, 2})
+    precisions = [p for p in job.trainer.precisions if p != job.precision]
+    yield [Move("precision", p, 1.0, _set_job("precision", p)) for p in precisions]
+    optimizers = [o for o in get_args(Optimizer) if o != job.optimizer]
+    yield [Move("optimizer", o, 1.0, _set_job("optimizer", o)) for o in optimizers]
+    multiples = {model.layers // layout.stages * layout.stages, -(-model.layers // layout.stages) * layout.stages}
+    yield _numbers(job, "model", "layers", model.layers, multiples)
+    for name in ("ffn_hidden", "padded_vocab"):
+        now_number = getattr(model, name)
+        if now_number is not None:
+            up = -(-now_number // layout.tp) * layout.tp
+            yield _numbers(job, "model", name, now_number, {up, up - layout.tp} - {0})
+
+
+def _near(number: int) -> set[int]:
+    """Small steps and whole factors around a number."""
+    steps = {number + step for step in (-3, -2, -1, 1, 2, 3)}
+    factors = {number * factor for factor in (2, 3, 4, 8)} | {number // factor for factor in (2, 3, 4, 8, 16)}
+    return {n for n in steps | factors if n > 0}
+
+
+def _quotient(number: int, part: int) -> set[int]:
+    return {number // part} if number % part == 0 else set()
+
+
+def _numbers(job: "Job", noun: str, name: str, now: int, others: set[int]) -> list[Move]:
+    return [_move(job, noun, name, n, abs(log(n / now, 2))) for n in sorted(others) if n not in (now, 0)]
+
+
+def _batches(job: "Job") -> list[Move]:
+    """The same number of ramp steps, every batch size moved to a multiple of dp x micro batch."""
+    unit = job.layout.dp * job.layout.micro_batch
+    size, ramp = job.batch.size, job.batch.ramp
+    if ramp is None:
+        return [
+            Move("batch.size", n, abs(log(n / size, 2)), _set_job("batch", Batch(size=n)))
+            for n in {size // unit * unit, -(-size // unit) * unit} - {0, size}
+        ]
+    start = max(unit, round(ramp.start / unit) * unit)
+    increment = max(unit, round(ramp.increment / unit) * unit)
+    end = start + max(0, round((size - start) / increment)) * increment
+    distance = sum(abs(log(a / b, 2)) for a, b in ((start, ramp.start), (increment, ramp.increment), (end, size)))
+    if not distance:
+        return []
+    new = Batch(size=end, ramp=Ramp(start=start, increment=increment, samples=ramp.samples))
+    return [Move("batch", new, distance, _set_job("batch", new))]
+
+
+def _move(job: "Job", noun: str, name: str, value: Any, distance: float) -> Move:
+    def apply(changed: "Job") -> "Job":
+        part = getattr(changed, noun).model_copy(update={name: value})
+        return changed.model_copy(update={noun: part})
+
+    return Move(f"{noun}.{name}", value, distance, apply)
+
+
+def _set_job(name: str, value: Any) -> Callable[["Job"], "Job"]:
+    return lambda job: job.model_copy(update={name: value})
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Batch) and value.ramp:
+        return f"{value.size} with a ramp-up from {value.ramp.start} in steps of {value.ramp.increment}"
+    return str(value)

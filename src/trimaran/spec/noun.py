@@ -1,0 +1,54 @@
+"""The base of every noun: frozen, checked at the boundary, lossless in YAML and JSON."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trimaran.spec.mistake import Mistake, sentence
+
+
+class Noun(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], what: str | None = None) -> Self:
+        """Build from plain values; a wrong one raises a Mistake that speaks of `what`."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            name = what or f"This {cls.__name__.lower()}"
+            raise Mistake(sentence(error, name, _all_keys(cls))) from None
+
+    def plain(self) -> dict[str, Any]:
+        """Every field, defaults included: a file that is complete by itself."""
+        return self.model_dump(mode="json")
+
+    def but(self, **changes: Any) -> Self:
+        """The same with some fields changed, checked again."""
+        return type(self).of({**self.model_dump(), **changes})
+
+    def to_json(self) -> str:
+        return self.model_dump_json()
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True, width=100)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls.model_validate_json(text)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        return cls.of(yaml.safe_load(text))
+
+
+def _all_keys(cls: type[BaseModel]) -> set[str]:
+    """Every field name of a noun and of the nouns inside it, for suggestions."""
+    keys: set[str] = set()
+    for name, field in cls.model_fields.items():
+        keys.add(name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys |= _all_keys(field.annotation)
+    return keys

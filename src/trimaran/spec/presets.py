@@ -1,0 +1,55 @@
+"""Presets: models, clusters and trainers that ship with the package, loadable by name."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from trimaran.spec.cluster import Cluster
+from trimaran.spec.here import here
+from trimaran.spec.mistake import Mistake, nearest_name
+from trimaran.spec.model import Model
+from trimaran.spec.noun import Noun
+from trimaran.spec.trainer import Trainer
+
+KINDS: dict[str, type[Noun]] = {"models": Model, "clusters": Cluster, "trainers": Trainer}
+HERE = "here"  # the one cluster that is detected instead of read
+
+
+@cache
+def names(kind: str) -> tuple[str, ...]:
+    folder = files("trimaran") / "presets" / kind
+    found = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return (*found, HERE) if kind == "clusters" else tuple(found)
+
+
+@cache
+def preset(kind: str, name: str) -> Noun:
+    if kind == "clusters" and name == HERE:
+        return here()
+    if name not in names(kind):
+        raise Mistake(
+            f"There is no preset {name!r} among the {kind}.{nearest_name(name, names(kind))}"
+            " `trimaran presets` lists all."
+        )
+    values = yaml.safe_load((files("trimaran") / "presets" / kind / f"{name}.yaml").read_text("utf-8"))
+    return KINDS[kind].of({"name": name, **values}, f"The preset {name}")
+
+
+def model(name: str) -> Model:
+    return _typed("models", name, Model)
+
+
+def cluster(name: str) -> Cluster:
+    return _typed("clusters", name, Cluster)
+
+
+def trainer(name: str) -> Trainer:
+    return _typed("trainers", name, Trainer)
+
+
+def _typed(kind: str, name: str, noun: type[Any]) -> Any:
+    found = preset(kind, name)
+    assert isinstance(found, noun)
+    return found

@@ -1,0 +1,79 @@
+"""Setup: what is known of a measured Job. A table row or a log seldom says everything; unknown stays None."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from trimaran.spec.noun import Noun
+from trimaran.spec.trainer import Recompute
+
+if TYPE_CHECKING:
+    from trimaran.spec.job import Job
+
+
+class Setup(Noun):
+    framework: str | None = None
+    device: str | None = None
+    devices_per_node: PositiveInt | None = None
+    nodes: PositiveInt | None = None
+    devices: PositiveInt | None = None
+    size_label: str | None = Field(None, description="The size as printed, such as '104B'; not always true.")
+    layers: PositiveInt | None = None
+    hidden: PositiveInt | None = None
+    ffn_hidden: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    mlp: str | None = None
+    seq_len: PositiveInt | None = None
+    vocab: PositiveInt | None = None
+    dp: PositiveInt | None = None
+    tp: PositiveInt | None = None
+    pp: PositiveInt | None = None
+    virtual_stages: PositiveInt | None = None
+    zero: int | None = Field(None, ge=0, le=3)
+    mbs: PositiveInt | None = None
+    gbs: PositiveInt | None = None
+    recompute: Recompute | None = None
+    sequence_parallel: bool | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    freq_ghz: NonNegativeFloat | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def of_job(cls, job: "Job") -> "Setup":
+        model, cluster, layout = job.model, job.cluster, job.layout
+        return cls(
+            framework=job.trainer.name,
+            device=cluster.device.name,
+            devices_per_node=cluster.devices_per_node,
+            nodes=cluster.nodes,
+            devices=cluster.devices,
+            layers=model.layers,
+            hidden=model.hidden,
+            ffn_hidden=model.ffn_hidden,
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            mlp=model.mlp,
+            seq_len=model.seq_len,
+            vocab=model.vocab,
+            dp=layout.dp,
+            tp=layout.tp,
+            pp=layout.pp,
+            virtual_stages=layout.virtual_stages,
+            zero=layout.zero,
+            mbs=layout.micro_batch,
+            gbs=job.batch.size,
+            recompute=layout.recompute,
+            sequence_parallel=layout.sequence_parallel,
+            precision=job.precision,
+            optimizer=job.optimizer,
+            environment=job.environment,
+        )
+
+    def differences(self, other: "Setup") -> Iterator[str]:
+        """Names of the fields in which two set-ups differ, unknown against known included."""
+        for name in type(self).model_fields:
+            if getattr(self, name) != getattr(other, name):
+                yield name

@@ -1,0 +1,37 @@
+"""Trainer: what a piece of software does with a layout; the same layout costs different things in each."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from trimaran.spec.cluster import Precision
+from trimaran.spec.noun import Noun
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Recompute = Literal["none", "selective", "full"]
+Optimizer = Literal["adam", "fused-adam", "adam-8bit"]
+
+
+class Trainer(Noun):
+    name: str
+    attention: Literal["naive", "fused-softmax", "flash"]
+    gradient_bytes: Literal[2, 4] = Field(description="Bytes per gradient element while it accumulates.")
+    master_bytes: Literal[0, 4] = Field(4, description="Bytes of the higher-precision copy of each weight.")
+    schedules: tuple[Schedule, ...]
+    precisions: tuple[Precision, ...]
+    optimizers: tuple[Optimizer, ...]
+    recompute: tuple[Recompute, ...]
+    zero_stages: tuple[int, ...] = Field(description="ZeRO stages offered without a pipeline.")
+    zero_stages_with_pipeline: tuple[int, ...]
+    zero_gradients_with_pipeline: bool = Field(
+        description="Whether ZeRO 2 and 3 really shard gradients under a pipeline; if not, they act as stage 1 there."
+    )
+    ties_embeddings_across_stages: bool = True
+    balances_head: bool = Field(description="Whether the LM head is weighed when layers are given to stages.")
+    fewer_micro_batches_than_stages: bool = Field(description="Whether 1F1B runs when a step has too few micro batches.")
+    interleaved_micro_batches: Literal["multiple-of-stages", "even-rounds"] = "multiple-of-stages"
+    overlaps_data_parallel: bool = Field(description="Whether the gradient reduction hides behind the backward pass.")
+    prints: str = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
+    fixed_overhead_ms: float = Field(0.0, ge=0, description="Per micro batch and stage, before any calibration.")
+    vocab_multiple: PositiveInt = 128
+    sources: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,53 @@
+"""Outcome and Trial: what happened when a Job ran, and where that is known from."""
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from trimaran.spec.job import Job
+from trimaran.spec.noun import Noun
+from trimaran.spec.setup import Setup
+
+Status = Literal["pending", "running", "ok", "oom", "hang", "fail", "timeout", "cancelled", "lost"]
+
+
+class Outcome(Noun):
+    status: Status
+    reason: str = Field("", description="In words: why it failed, or what to know about it ('may hang').")
+    seconds: PositiveFloat | None = Field(None, description="Seconds per iteration: the median of those measured.")
+    seconds_low: PositiveFloat | None = Field(None, description="First quartile of the measured iterations.")
+    seconds_high: PositiveFloat | None = Field(None, description="Third quartile.")
+    iterations: NonNegativeInt | None = Field(None, description="Iterations measured, warm-up not counted.")
+    warmup: NonNegativeInt | None = Field(None, description="Iterations left out at the start.")
+    memory_gib: NonNegativeFloat | None = Field(None, description="Peak of the fullest device.")
+    memory_by_stage_gib: tuple[NonNegativeFloat, ...] = ()
+    tokens_per_second: NonNegativeFloat | None = Field(None, description="Of the whole job.")
+    tflops: NonNegativeFloat | None = Field(None, description="Per device, as printed by the source.")
+    tflops_formula: str | None = Field(None, description="Which formula the source used, where it is known.")
+    last_loss: float | None = None
+    skipped: NonNegativeInt | None = Field(None, description="Iterations without an update (loss scaling).")
+    nan: NonNegativeInt | None = None
+
+
+class Source(Noun):
+    kind: Literal["run", "log", "notes", "csv", "published"]
+    file: str = ""
+    line: PositiveInt | None = None
+    section: str = ""
+    table: str = Field("", description="Rows with the same value were printed together.")
+    label: str = Field("", description="The source's own name of the row.")
+    date: str = Field("", description="As printed.")
+    note: str = ""
+
+
+class Trial(Noun):
+    id: str
+    setup: Setup
+    job: Job | None = Field(None, description="The whole Job, where it is known.")
+    outcome: Outcome
+    source: Source
+    corrects: str | None = Field(None, description="Id of the trial, as printed, that this one corrects.")
+    corrections: dict[str, Any] = Field(default_factory=dict, description="Field -> value that the audit forced.")
+    code_version: str = ""
+    host: str = ""
+    recorded_at: str = Field("", description="UTC, ISO 8601.")
