@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from trimaran.spec import Trial
 
@@ -19,9 +19,26 @@ class Unread:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What a source says about its own numbers outside the table: evidence for the audit.
+
+    stated: a heading or sentence gives a value that a column gives otherwise; one-liner: the formula a number was
+    computed with; really: a sentence that says the numbers belong to another model.
+    """
+
+    kind: Literal["stated", "one-liner", "really"]
+    file: str
+    line: int
+    text: str
+    values: dict[str, Any] = field(default_factory=dict)
+    trials: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Reading:
     trials: tuple[Trial, ...] = ()
     unread: tuple[Unread, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 def trial_id(*parts: Any) -> str:

@@ -1,21 +1,28 @@
-"""The machine this runs on, as a Cluster: detected from the operating system, without torch."""
+"""The machine this runs on, as a Cluster: asked of the operating system and measured briefly, without torch."""
 
+import math
 import os
 import platform
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from trimaran.spec.cluster import Cluster, Device, Link
+from trimaran.spec.mistake import Mistake
 
 GIB = 2**30
 
 # nvidia-smi names a card; what it cannot say (peak, bandwidth, SMs) is taken from the cluster preset with that device.
+# Whole names: a GH200 or an A100 of 40 GB is another card.
 KNOWN_GPUS = {
-    "V100-SXM2-32GB": "jean-zay-v100-32gb",
-    "V100-SXM2-16GB": "jean-zay-v100-16gb",
-    "A100-SXM4-80GB": "jean-zay-a100-80gb",
-    "H100 80GB HBM3": "dgx-h100",
-    "H200": "hgx-h200",
+    "Tesla V100-SXM2-32GB": "jean-zay-v100-32gb",
+    "Tesla V100-SXM2-16GB": "jean-zay-v100-16gb",
+    "NVIDIA A100-SXM4-80GB": "jean-zay-a100-80gb",
+    "NVIDIA H100 80GB HBM3": "dgx-h100",
+    "NVIDIA H200": "hgx-h200",
 }
 
 
@@ -25,52 +32,74 @@ def here() -> Cluster:
 
 
 def _gpus() -> Cluster | None:
-    if shutil.which("nvidia-smi") is None:
+    cards = _nvidia_smi()
+    if not cards:
         return None
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    shown = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    cards = [line.split(", ") for line in shown.stdout.splitlines() if ", " in line]
-    if shown.returncode or not cards:
-        return None
-    name, mebibytes = cards[0]
-    known = next((preset for key, preset in KNOWN_GPUS.items() if key in name), None)
-    if known is None:
-        return None
+    names = sorted({name for name, _ in cards})
+    if len(names) > 1:
+        raise Mistake(
+            f"This machine has different GPUs ({', '.join(names)}), but a cluster has one kind of device;"
+            " choose some with CUDA_VISIBLE_DEVICES."
+        )
+    if names[0] not in KNOWN_GPUS:
+        raise Mistake(
+            f"This machine has the GPU {names[0]!r}, whose peak and bandwidth Trimaran does not know; describe it in a"
+            " cluster file (`preset: hgx-h200` with `device`, `devices_per_node`, `nodes`, `inside` and `between`"
+            " changed) and give that file instead of 'here'."
+        )
     from trimaran.spec import presets  # presets knows `here`; only a machine with GPUs needs the way back
 
-    cluster = presets.cluster(known)
+    cluster, seen = presets.cluster(KNOWN_GPUS[names[0]]), "nvidia-smi on this machine"
+    device = cluster.device
+    memory_gib = min(memory for _, memory in cards)
     return cluster.but(
         name="here",
         nodes=1,
         devices_per_node=len(cards),
-        device=cluster.device.but(
-            memory_gib=float(mebibytes) / 1024,
-            sources={**cluster.device.sources, "memory_gib": "nvidia-smi on this machine"},
-        ).model_dump(),
+        device=device.but(memory_gib=memory_gib, sources={**device.sources, "memory_gib": seen}).model_dump(),
+        sources={**cluster.sources, "nodes": "this machine", "devices_per_node": seen},
     )
+
+
+def _nvidia_smi() -> list[tuple[str, float]]:
+    """Name and GiB of each visible card; empty on a machine without a working one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shutil.which("nvidia-smi") is None or visible == "":
+        return []
+    query = ["nvidia-smi", "--query-gpu=memory.total,memory.reserved,name", "--format=csv,noheader,nounits"]
+    try:
+        shown = subprocess.run(
+            query + ([f"--id={visible}"] if visible else []), capture_output=True, text=True, timeout=20, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Mistake("nvidia-smi gave no answer in 20 seconds, so this machine's GPUs are unknown.") from None
+    if shown.returncode:  # no driver, no card, or none that CUDA_VISIBLE_DEVICES allows
+        return []
+    rows = [line.split(", ", 2) for line in shown.stdout.splitlines() if line.count(", ") >= 2]
+    # Old drivers do not count what they reserve in the total, and show no number for it.
+    return [(name, (int(total) - (int(kept) if kept.isdigit() else 0)) / 1024) for total, kept, name in rows]
 
 
 def _cpu() -> Cluster:
     """A CPU machine: one device per core, so that a layout can be tried with one process on each."""
-    cores = len(os.sched_getaffinity(0))
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    # 32 fp32 operations a cycle (two 8-wide fused multiply-adds) at 2 GHz: an order of magnitude until probed.
-    peak = 0.064
-    guess = "assumed until `trimaran probe` measures it"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    tflops, gb_per_s = _measured(cores)
+    assumed = "assumed until `trimaran probe` measures it"
     device = Device(
         name=f"cpu-{platform.machine()}",
-        peak_tflops={"fp32": peak, "bf16": peak, "fp16": peak},
-        memory_gib=round(memory_gib / cores, 2),
-        memory_gb_per_s=10.0,
+        peak_tflops=dict.fromkeys(("fp32", "bf16", "fp16"), tflops),
+        memory_gib=math.floor(_memory_bytes() / cores / GIB * 100) / 100,
+        memory_gb_per_s=gb_per_s,
         units=1,
         sources={
-            "peak_tflops": f"AVX2 core at 2 GHz, {guess}",
-            "memory_gib": "operating system, divided by the cores",
-            "memory_gb_per_s": guess,
+            "peak_tflops": "measured here by fp32 matrix products on all cores, divided by the cores;"
+            " PyTorch emulates bf16 and fp16 on a CPU, so they are given the same figure",
+            "memory_gib": "operating system or its limit for this process, divided by the cores",
+            "memory_gb_per_s": "measured here by large copies on all cores, divided by the cores",
             "units": "one core",
         },
     )
-    link = Link(name="shared memory", gb_per_s=2.0, latency_us=50.0, source=guess)
+    link = Link(name="shared memory", gb_per_s=2.0, latency_us=50.0, source=f"gloo between processes, {assumed}")
     return Cluster(
         name="here",
         device=device,
@@ -78,7 +107,56 @@ def _cpu() -> Cluster:
         nodes=1,
         inside=link,
         between=link,
-        context_gib=0.3,
+        context_gib=0.28,
         slack=0.02,
-        sources={"context_gib": "a Python process with torch imported", "slack": guess},
+        sources={
+            "devices_per_node": "cores this process may use",
+            "nodes": "this machine",
+            "context_gib": "resident size of a Python process that has imported torch 2.13's distributed modules",
+            "slack": assumed,
+        },
     )
+
+
+def _measured(cores: int) -> tuple[float, float]:
+    """TFLOP/s and GB/s of one core while all are busy, in about 0.2 s."""
+    import numpy as np
+
+    side, copied = 768, 2**27 // cores  # 128 MiB over all cores, read and written: more than caches hold
+    factors = [np.ones((side, side), np.float32) for _ in range(cores)]
+    arrays = [(np.ones(copied, np.uint8), np.ones(copied, np.uint8)) for _ in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+        # Copies first: idle BLAS threads spin for a while. BLAS may use all cores for one product, or one core
+        # (OMP_NUM_THREADS=1); then a product on each core is the faster way.
+        copies = _best_rate(pool, lambda i: np.copyto(*arrays[i]), cores)
+        products = max(_best_rate(pool, lambda i: np.matmul(factors[i], factors[i]), at_once) for at_once in (1, cores))
+    tflops, gb_per_s = products * 2 * side**3 / 1e12, copies * 2 * copied / 1e9
+    return float(f"{tflops / cores:.3g}"), float(f"{gb_per_s / cores:.3g}")
+
+
+def _best_rate(pool: ThreadPoolExecutor, work: Callable[[int], object], at_once: int) -> float:
+    """Pieces of work per second in the best of the rounds that 0.06 s allow, one piece a thread."""
+    best, end = math.inf, time.perf_counter() + 0.06
+    while best == math.inf or time.perf_counter() < end:
+        start = time.perf_counter()
+        list(pool.map(work, range(at_once)))
+        best = min(best, time.perf_counter() - start)
+    return at_once / best
+
+
+def _memory_bytes(root: Path = Path("/")) -> int:
+    """Physical memory, or the smallest limit among this process's control groups and their parents."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        # Version 2 has one tree without controllers in this file; version 1 one tree for each.
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        group = top / path.lstrip("/")
+        for folder in [group, *group.parents]:
+            file = folder / ("memory.limit_in_bytes" if controllers else "memory.max")
+            if folder.is_relative_to(top) and file.exists() and file.read_text().strip().isdigit():  # else 'max'
+                limits.append(int(file.read_text()))
+    return min(limits)

@@ -2,7 +2,7 @@
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import cast
 
 import yaml
 
@@ -38,18 +38,12 @@ def preset(kind: str, name: str) -> Noun:
 
 
 def model(name: str) -> Model:
-    return _typed("models", name, Model)
+    return cast(Model, preset("models", name))
 
 
 def cluster(name: str) -> Cluster:
-    return _typed("clusters", name, Cluster)
+    return cast(Cluster, preset("clusters", name))
 
 
 def trainer(name: str) -> Trainer:
-    return _typed("trainers", name, Trainer)
-
-
-def _typed(kind: str, name: str, noun: type[Any]) -> Any:
-    found = preset(kind, name)
-    assert isinstance(found, noun)
-    return found
+    return cast(Trainer, preset("trainers", name))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from trimaran.spec.model import Model
 from trimaran.spec.noun import Noun
 from trimaran.spec.trainer import Recompute
 
@@ -70,6 +71,23 @@ class Setup(Noun):
             precision=job.precision,
             optimizer=job.optimizer,
             environment=job.environment,
+        )
+
+    def shape(self) -> Model | None:
+        """The model as far as sizes and FLOPs go (which no number of heads changes), or None where it is not known."""
+        if self.layers is None or self.hidden is None:
+            return None
+        heads = self.heads if self.heads and self.hidden % self.heads == 0 else 1
+        return Model(
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=heads,
+            kv_heads=self.kv_heads if self.kv_heads and heads % self.kv_heads == 0 else heads,
+            ffn_hidden=self.ffn_hidden or 4 * self.hidden,
+            vocab=self.vocab or 1,
+            seq_len=self.seq_len or 1,
+            mlp="swiglu" if self.mlp == "swiglu" else "gelu",
+            tied_embeddings=self.mlp != "swiglu",
         )
 
     def differences(self, other: "Setup") -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from trimaran.spec.cluster import Precision
 from trimaran.spec.noun import Noun
@@ -15,7 +15,9 @@ Optimizer = Literal["adam", "fused-adam", "adam-8bit"]
 class Trainer(Noun):
     name: str
     attention: Literal["naive", "fused-softmax", "flash"]
-    gradient_bytes: Literal[2, 4] = Field(description="Bytes per gradient element while it accumulates.")
+    gradient_bytes: dict[Precision, Literal[2, 4]] = Field(
+        description="Bytes per gradient element while it accumulates, for each number format it trains in."
+    )
     master_bytes: Literal[0, 4] = Field(4, description="Bytes of the higher-precision copy of each weight.")
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
@@ -28,10 +30,11 @@ class Trainer(Noun):
     )
     ties_embeddings_across_stages: bool = True
     balances_head: bool = Field(description="Whether the LM head is weighed when layers are given to stages.")
-    fewer_micro_batches_than_stages: bool = Field(description="Whether 1F1B runs when a step has too few micro batches.")
+    fewer_micro_batches_than_stages: bool = Field(
+        description="Whether 1F1B runs when a step has too few micro batches."
+    )
     interleaved_micro_batches: Literal["multiple-of-stages", "even-rounds"] = "multiple-of-stages"
     overlaps_data_parallel: bool = Field(description="Whether the gradient reduction hides behind the backward pass.")
     prints: str = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
     fixed_overhead_ms: float = Field(0.0, ge=0, description="Per micro batch and stage, before any calibration.")
-    vocab_multiple: PositiveInt = 128
     sources: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,88 @@
+"""How long does it take to import a log of a million iterations? Goal: under 15 seconds on one core.
+
+Times `trimaran.ledger.logs.read_megatron` over an open text file, the path that `trimaran import` takes for a plain
+Megatron log. Run: python benchmarks/log_import.py [iterations]
+"""
+
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TextIO
+
+from trimaran.ledger.logs import read_megatron
+
+GOAL_SECONDS = 15.0
+GLOBAL_BATCH = 2048
+SEQUENCE = 2048
+
+
+def iteration_line(number: int, total: int, chance: random.Random) -> str:
+    seconds = chance.gauss(104.5, 0.8)
+    samples = number * GLOBAL_BATCH
+    fields = [
+        f" iteration {number:8d}/{total:8d}",
+        f"consumed samples: {samples:12d}",
+        f"consumed tokens: {samples * SEQUENCE:12d}",
+        f"elapsed time per iteration (s): {seconds:.2f}",
+        f"learning rate: {6e-5:.3E}",
+        f"global batch size: {GLOBAL_BATCH:5d}",
+    ]
+    if chance.random() > 0.01:  # a skipped iteration has no loss
+        fields.append(f"lm loss: {2.0 + chance.random():.6E}")
+    fields += [f"loss scale: {1.0:.1f}", f"grad norm: {chance.random():.3f}", f"num zeros: {0.0:.1f}"]
+    if number % 2:
+        fields.append(f"params norm: {1000 * chance.random():.3f}")
+    fields += [
+        f"number of skipped iterations: {0:3d}",
+        f"number of nan iterations: {0:3d}",
+        f"samples per second: {GLOBAL_BATCH / seconds:.3f}",
+        f"TFLOPs: {15680.0 / seconds:.2f}",
+    ]
+    return "[default7]:" + " | ".join(fields) + " |\n"
+
+
+def write_log(out: TextIO, iterations: int) -> int:
+    """Every tenth iteration repeated by another rank, memory of four ranks and other talk now and then."""
+    chance = random.Random(1)
+    lines = 0
+    for number in range(1, iterations + 1):
+        line = iteration_line(number, iterations, chance)
+        written = [line]
+        if number % 10 == 0:
+            written.append(line.replace("[default7]:", "[default3]:"))
+        if number % 1000 == 1:
+            written += [
+                f"[default{rank}]:[Rank {rank}] (after {number} iterations) memory (MB) | allocated: 30000.5 | "
+                f"max allocated: 44819.12841796875 | reserved: 45930.0 | max reserved: {45930.0 + rank}\n"
+                for rank in range(4)
+            ]
+        if number % 100 == 0:
+            written.append(f"[default0]:saving checkpoint at iteration {number:7d} to /scratch/checkpoints/run\n")
+        out.writelines(written)
+        lines += len(written)
+    return lines
+
+
+def main() -> int:
+    iterations = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "main_log.txt"
+        with path.open("w") as out:
+            lines = write_log(out, iterations)
+        start = time.perf_counter()
+        with path.open(errors="replace") as log:
+            reading = read_megatron(log, str(path))
+        seconds = time.perf_counter() - start
+    outcome = reading.trials[0].outcome
+    whole = (outcome.iterations or 0) + (outcome.warmup or 0) == iterations and len(reading.trials) == 1
+    print(f"read_megatron, plain text file: {lines:,} lines, {iterations:,} iterations in {seconds:.2f} s")
+    print(
+        f"{lines / seconds:,.0f} lines/s; goal {GOAL_SECONDS:.0f} s for a million: {'met' if whole else 'LOST LINES'}"
+    )
+    return 0 if whole and seconds * 1_000_000 <= GOAL_SECONDS * iterations else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

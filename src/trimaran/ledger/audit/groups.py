@@ -1,0 +1,181 @@
+"""Rows against each other: repeats, exchanged columns, memory and time that move the wrong way."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from math import log
+from statistics import median
+from typing import Any
+
+from trimaran.ledger.audit.devices import capacity_gib
+from trimaran.ledger.audit.finding import Finding, Level, where
+from trimaran.spec import Trial
+
+SHAPE = ("device", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "size_label")
+LAYOUT = ("devices", "dp", "tp", "pp", "virtual_stages", "zero", "mbs", "gbs", "recompute", "optimizer")
+CONDITIONS = ("precision", "environment")  # may differ between rows that are otherwise the same
+EXCHANGE = ("layers", "hidden", "devices", "dp", "tp", "pp", "mbs", "gbs")  # one of the two may omit the rest
+NOISE = 0.005  # one snapshot against another on the same day: 0.6 %
+SAME_DAY = 0.02
+SCALING = 0.10
+MEMORY = 0.02
+
+
+def groups(trials: Sequence[Trial], fields: Sequence[str], *, by_campaign: bool) -> Iterator[list[Trial]]:
+    """Trials with equal fields; a trial that knows none of the layout says nothing about repeats."""
+    found: dict[Any, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.setup.tp is None or trial.setup.pp is None:
+            continue
+        values = tuple(getattr(trial.setup, field) for field in fields)
+        campaign = (trial.source.file, trial.source.section.partition(" / ")[0])
+        found[values, campaign if by_campaign else None].append(trial)
+    return (group for group in found.values() if len(group) > 1)
+
+
+def without(*names: str) -> tuple[str, ...]:
+    return tuple(name for name in (*SHAPE, *LAYOUT) if name not in names)
+
+
+def check_groups(trials: Sequence[Trial]) -> Iterator[Finding]:
+    """All comparisons. `trials` carry the row-wise corrections already, so a wrong dp hides no repeat, and seconds
+    that follow from the TFLOPs where none are printed."""
+    swapped = list(check_exchanged(trials))
+    yield from swapped
+    known = {finding.trial for finding in swapped}
+    rest = [trial for trial in trials if trial.id not in known]
+    for group in groups(rest, without(), by_campaign=False):
+        yield from check_repeats(group)
+    for group in groups(rest, without("mbs"), by_campaign=True):
+        yield from check_memory_rises(group)
+        yield from check_oom(group)
+    for group in groups(rest, without("gbs"), by_campaign=True):
+        yield from check_scaling(group)
+
+
+def check_exchanged(trials: Sequence[Trial]) -> Iterator[Finding]:
+    """The product of seconds and TFLOPs is blind to an exchange; a second print of the same row is not."""
+    for group in groups(trials, EXCHANGE, by_campaign=False):
+        for first, second in combinations(group, 2):
+            if not _mirrored(first, second):
+                continue
+            near = [t for t in trials if t not in (first, second) and _alike(t, first) and t.outcome.seconds]
+            if not near:
+                message = (
+                    f"Seconds and TFLOPs are exchanged between this row and {where(second)}; one of them is wrong."
+                )
+                yield Finding("contradictory", "swapped", first.id, where(first), message, others=(where(second),))
+                continue
+            usual = median(_seconds(t) for t in near)
+            wrong, right = sorted((first, second), key=lambda t: -abs(log(_seconds(t) / usual)))
+            message = (
+                f"{_seconds(wrong):g} s and {wrong.outcome.tflops:g} TFLOPs are exchanged: {where(right)} prints"
+                f" the same configuration the other way round, and its neighbours take {usual:g} s."
+            )
+            corrections = {"sec_per_it": wrong.outcome.tflops, "tflops": wrong.outcome.seconds}
+            yield Finding("impossible", "swapped", wrong.id, where(wrong), message, corrections, (where(right),))
+
+
+def _mirrored(first: Trial, second: Trial) -> bool:
+    a, b = first.outcome, second.outcome
+    if not (a.seconds and a.tflops and b.seconds and b.tflops) or abs(a.seconds / a.tflops - 1) < NOISE:
+        return False
+    return abs(a.seconds / b.tflops - 1) < 1e-3 and abs(a.tflops / b.seconds - 1) < 1e-3
+
+
+def _alike(trial: Trial, other: Trial) -> bool:
+    return all(getattr(trial.setup, name) == getattr(other.setup, name) for name in EXCHANGE if name != "mbs")
+
+
+def check_repeats(group: list[Trial]) -> Iterator[Finding]:
+    """The same configuration, different results: by how much, and under which other conditions."""
+    by_value: dict[Any, list[Trial]] = defaultdict(list)
+    for trial in group:
+        if trial.outcome.seconds:
+            by_value[trial.outcome.seconds].append(trial)
+    for same in by_value.values():
+        dates = sorted({trial.source.date for trial in same if trial.source.date})
+        if len(dates) > 1:
+            message = f"The same numbers are printed under two dates, {' and '.join(dates)}."
+            yield Finding("suspicious", "repeat", same[-1].id, where(same[-1]), message, others=_others(same[:-1]))
+    values = sorted(by_value)
+    if len(values) < 2 or values[-1] / values[0] - 1 < NOISE:
+        return
+    distinct = [by_value[value][0] for value in values]
+    spread = values[-1] / values[0] - 1
+    differ = [name for name in CONDITIONS if len({str(getattr(t.setup, name)) for t in distinct}) > 1]
+    days = {trial.source.date for trial in distinct}
+    level: Level = "contradictory" if spread > SAME_DAY and len(days) == 1 and not differ else "suspicious"
+    listed = ", ".join(f"{_seconds(t):.6g} s" + (f" on {t.source.date}" if t.source.date else "") for t in distinct)
+    under = f" (different or unknown: {', '.join(differ)})" if differ else ""
+    message = (
+        f"The same configuration was measured {len(distinct)} times with a spread of {spread:.1%}: {listed}{under}."
+    )
+    usual = median(values)
+    odd = max(distinct, key=lambda t: abs(log(_seconds(t) / usual)))
+    yield Finding(level, "repeat", odd.id, where(odd), message, others=_others([t for t in distinct if t is not odd]))
+
+
+def check_memory_rises(group: list[Trial]) -> Iterator[Finding]:
+    known = sorted((t for t in group if t.outcome.memory_gib and t.setup.mbs), key=lambda t: t.setup.mbs or 0)
+    for small, large in pairwise(known):
+        less, more = small.outcome.memory_gib or 0, large.outcome.memory_gib or 0
+        if (small.setup.mbs or 0) < (large.setup.mbs or 0) and less > (1 + MEMORY) * more:
+            message = (
+                f"{less:g} GB at micro batch {small.setup.mbs} are more than the {more:g} GB at {large.setup.mbs}"
+                f" of {where(large)}, where memory must rise."
+            )
+            yield Finding("contradictory", "memory", small.id, where(small), message, others=(where(large),))
+
+
+def check_oom(group: list[Trial]) -> Iterator[Finding]:
+    """Out of memory where the memory printed for other micro batches would leave room."""
+    known = [(t.setup.mbs or 0, t.outcome.memory_gib or 0) for t in group if t.outcome.memory_gib and t.setup.mbs]
+    if len({mbs for mbs, _ in known}) < 2:
+        return
+    (few, low), (many, high) = min(known), max(known)
+    slope = (high - low) / (many - few)
+    for trial in group:
+        capacity = capacity_gib(trial.setup)
+        if trial.outcome.status != "oom" or not trial.setup.mbs or not capacity:
+            continue
+        line = low + slope * (trial.setup.mbs - few)
+        if line < 0.9 * capacity:
+            message = (
+                f"Out of memory on {capacity:g} GB, while the memory printed for micro batches {few} and {many}"
+                f" leads to {line:.0f} GB: the peak is not in the memory printed."
+            )
+            yield Finding("suspicious", "memory", trial.id, where(trial), message)
+
+
+def check_scaling(group: list[Trial]) -> Iterator[Finding]:
+    """Time goes with micro batches + stages - 1 when only the batch differs."""
+    known = [t for t in group if t.outcome.seconds and _slots(t)]
+    known.sort(key=lambda t: (t.source.date, t.setup.gbs or 0))
+    for small, large in pairwise(known):
+        if small.setup.gbs == large.setup.gbs or small.source.date != large.source.date:
+            continue
+        predicted = _seconds(large) * _slots(small) / _slots(large)
+        error = _seconds(small) / predicted - 1
+        if abs(error) > SCALING:
+            message = (
+                f"Time does not scale with the batch: {_seconds(small):g} s at {small.setup.gbs} against"
+                f" {_seconds(large):g} s at {large.setup.gbs} of {where(large)}; {_slots(small)} of {_slots(large)}"
+                f" pipeline slots predict {predicted:.1f} s ({error:+.1%})."
+            )
+            yield Finding("contradictory", "scaling", small.id, where(small), message, others=(where(large),))
+
+
+def _slots(trial: Trial) -> int:
+    setup = trial.setup
+    if not (setup.gbs and setup.dp and setup.mbs and setup.pp):
+        return 0
+    return setup.gbs // (setup.dp * setup.mbs) + setup.pp - 1
+
+
+def _seconds(trial: Trial) -> float:
+    return trial.outcome.seconds or 0.0
+
+
+def _others(trials: Sequence[Trial]) -> tuple[str, ...]:
+    return tuple(where(trial) for trial in trials)

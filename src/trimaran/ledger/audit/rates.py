@@ -1,0 +1,204 @@
+"""TFLOPs x devices x seconds are the FLOPs of a step: do they agree with a formula, and with which?
+
+Ways to disagree are tried in the order of how little they assume: milliseconds, another formula, another batch, and
+seconds exchanged with TFLOPs where the device could not reach what is printed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran.cost.identify import Fit, fits, printed_as, step_flops, tags_of
+from trimaran.ledger.audit.devices import peak_tflops
+from trimaran.ledger.audit.finding import Finding, where
+from trimaran.spec import Setup, Trial
+
+AGREES = 0.01  # published rows agree with their formula within 0.1 %, Fugaku's (rounded to 0.005) within 0.7 %
+ROUGHLY_AGREES = 0.08  # a size such as "187B" is rounded; without the vocabulary only the layers can be counted
+STRICT = 0.002  # for concluding anything from an agreement
+NAMES = {"label-4": "approx-4", "label-3": "approx-3", "exact-4": "exact", "exact-3": "exact"}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds and TFLOPs of a row, where both are printed and the devices are known."""
+
+    setup: Setup
+    seconds: float
+    tflops: float
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Rate | None":
+        seconds, tflops = trial.outcome.seconds, trial.outcome.tflops
+        if seconds is None or tflops is None or trial.setup.devices is None:
+            return None
+        return cls(trial.setup, seconds, tflops)
+
+    def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> Fit | None:
+        """Of some formulas the one whose TFLOPs come nearest to the printed ones."""
+        found = [
+            Fit(tag, value, value / self.tflops - 1)
+            for tag in tags
+            if (value := printed_as(self.setup, seconds or self.seconds, tag)) is not None
+        ]
+        return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error))) if found else None
+
+    def agrees(self, fit: Fit | None) -> bool:
+        if fit is None:
+            return False
+        rough = fit.tag.startswith("label") or (fit.tag.startswith("approx") and self.setup.vocab is None)
+        return abs(fit.error) < (ROUGHLY_AGREES if rough else AGREES)
+
+
+def with_seconds(trial: Trial, tags: tuple[str, ...]) -> Trial:
+    """The same trial with the seconds its TFLOPs imply, where a table prints only those."""
+    outcome, devices = trial.outcome, trial.setup.devices
+    flops = next((flops for tag in tags if (flops := step_flops(trial.setup, tag))), None)
+    if outcome.seconds or not outcome.tflops or not devices or not flops:
+        return trial
+    implied = flops / (outcome.tflops * devices * 1e12)
+    return trial.model_copy(update={"outcome": outcome.model_copy(update={"seconds": implied})})
+
+
+def section(trial: Trial) -> tuple[str, str]:
+    return trial.source.file, trial.source.section
+
+
+def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
+    """The formula each section of a source used: as it says itself, or as most of its rows agree."""
+    votes: dict[tuple[str, str], Counter[str]] = {}
+    for trial in trials:
+        count = votes.setdefault(section(trial), Counter())
+        if trial.outcome.tflops_formula in ("approx-4", "approx-3", "exact"):
+            continue  # the row names it
+        rate = Rate.of(trial)
+        if rate is None:
+            continue
+        near = [fit for fit in fits(rate.setup, rate.seconds, rate.tflops) if abs(fit.error) < AGREES]
+        plain = [fit for fit in near if fit.tag[:5] in ("appro", "exact", "label")]
+        if plain:
+            count[NAMES.get(plain[0].tag, plain[0].tag)] += 1
+    return {key: count.most_common(1)[0][0] for key, count in votes.items() if count}
+
+
+def expected_tags(trial: Trial, formulas: dict[tuple[str, str], str]) -> tuple[str, ...]:
+    """The formulas this row may use without contradicting its table; all of BigScience's where that is unknown."""
+    setup, name = trial.setup, trial.outcome.tflops_formula or formulas.get(section(trial))
+    named = tags_of(name, setup)
+    families = [tag.partition("-")[0] for tag in named] if named else ["exact", "approx", "label"]
+    if named and families[0] not in ("exact", "approx"):
+        return named
+    if setup.shape() is None and "label" not in families:
+        families.append("label")
+    factors = "43" if setup.recompute is None else _factor(trial)
+    return tuple(f"{family}-{factor}" for family in families for factor in factors)
+
+
+def check_rate(
+    trial: Trial, formulas: dict[tuple[str, str], str], stated_batch: int | None = None
+) -> Iterator[Finding]:
+    rate = Rate.of(trial)
+    tags = expected_tags(trial, formulas)
+    if rate is None or not tags:
+        yield from _over_peak(trial)
+        return
+    fit = rate.nearest(tags)
+    if fit is None or rate.agrees(fit):
+        return
+    found = (
+        _milliseconds(trial, rate, tags)
+        or _other_formula(trial, rate, tags)
+        or _other_batch(trial, rate, tags, stated_batch)
+        or _exchanged(trial, rate)
+    )
+    if found:
+        yield found
+        return
+    message = (
+        f"{rate.tflops:g} TFLOPs are {rate.tflops / fit.tflops:.4f} x the {fit.tflops:.4g} that the {fit.tag} formula"
+        f" gives for {rate.seconds:g} s on {rate.setup.devices} devices; no other formula, unit or batch explains it."
+    )
+    by_label = printed_as(rate.setup, rate.seconds, f"label-{_factor(trial)}")
+    if by_label and _power_of_two(rate.tflops / by_label):
+        message += f" It is {rate.tflops / by_label:.3g} x what the printed size gives: some constant was off so much."
+    yield Finding("contradictory", "flops", trial.id, where(trial), message)
+
+
+def _milliseconds(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | None:
+    seconds = rate.seconds / 1000
+    fit = rate.nearest(tags, seconds)
+    if fit is None or not rate.agrees(fit):
+        return None
+    message = (
+        f"{rate.seconds:.10g} under a seconds heading are milliseconds: {seconds:.10g} s give {fit.tflops:.4g} TFLOPs"
+        f" by the {fit.tag} formula, where {rate.tflops:g} is printed."
+    )
+    return _impossible("milliseconds", trial, message, {"sec_per_it": round(seconds, 10)})
+
+
+def _other_formula(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | None:
+    candidates: tuple[str, ...] = ("exact-4", "exact-3", "approx-4", "approx-3")
+    if trial.setup.recompute is not None:
+        candidates = tuple(tag for tag in candidates if tag[-1] == _factor(trial))
+    for tag in candidates:
+        value = printed_as(rate.setup, rate.seconds, tag)
+        if tag not in tags and value is not None and abs(value / rate.tflops - 1) < STRICT:
+            expected = printed_as(rate.setup, rate.seconds, tags[0])
+            message = (
+                f"{rate.tflops:g} TFLOPs come from the {tag} formula ({value:.2f}), not from the table's"
+                f" {NAMES.get(tags[0], tags[0])}" + (f", which gives {expected:.2f}." if expected else ".")
+            )
+            name = tag if tag.startswith("approx") else "exact"
+            return _impossible("formula", trial, message, {"tflops_formula": name})
+    return None
+
+
+def _other_batch(trial: Trial, rate: Rate, tags: tuple[str, ...], stated: int | None) -> Finding | None:
+    """Forced only when the printed batch is beyond the device's peak, or the text states the implied one."""
+    setup = trial.setup
+    value = printed_as(setup, rate.seconds, tags[0])
+    if value is None or setup.gbs is None:
+        return None
+    ratio = rate.tflops / value
+    implied = setup.gbs * ratio
+    unit = (setup.dp or 1) * (setup.mbs or 1)
+    batch = round(implied / unit) * unit
+    peak = peak_tflops(setup)
+    beyond = peak is not None and value > peak and _power_of_two(ratio)
+    if batch <= 0 or abs(implied / batch - 1) > STRICT or not (beyond or batch == stated):
+        return None
+    why = f"{value:.0f} TFLOPs, over the device's peak of {peak:g}" if beyond else f"{value:.2f} TFLOPs"
+    heard = ", which the text above the table states" if stated == batch else ""
+    message = (
+        f"A global batch of {setup.gbs} in {rate.seconds:g} s would be {why};"
+        f" the printed {rate.tflops:g} imply a batch of {implied:.1f}, so {batch}{heard}."
+    )
+    return _impossible("batch", trial, message, {"gbs": batch})
+
+
+def _exchanged(trial: Trial, rate: Rate) -> Finding | None:
+    peak = peak_tflops(rate.setup)
+    if peak is None or rate.tflops <= peak or rate.seconds > peak:
+        return None
+    message = f"{rate.tflops:g} TFLOPs are over the peak of {peak:g}; exchanged with the seconds they are possible."
+    return _impossible("swapped", trial, message, {"sec_per_it": rate.tflops, "tflops": rate.seconds})
+
+
+def _over_peak(trial: Trial) -> Iterator[Finding]:
+    peak, tflops = peak_tflops(trial.setup), trial.outcome.tflops
+    if peak is not None and tflops is not None and tflops > peak:
+        message = f"{tflops:g} TFLOPs per device are over the {trial.setup.device}'s peak of {peak:g}."
+        yield Finding("contradictory", "peak", trial.id, where(trial), message)
+
+
+def _impossible(check: str, trial: Trial, message: str, corrections: dict[str, Any]) -> Finding:
+    return Finding("impossible", check, trial.id, where(trial), message, corrections)
+
+
+def _factor(trial: Trial) -> str:
+    return "3" if trial.setup.recompute == "none" else "4"
+
+
+def _power_of_two(ratio: float) -> bool:
+    return any(abs(ratio * 2.0**k - 1) < STRICT for k in range(-6, 7) if k)

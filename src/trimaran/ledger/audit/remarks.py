@@ -1,0 +1,57 @@
+"""What a source says about its own numbers: one-liners with wrong constants, models that were really others."""
+
+from collections.abc import Iterator, Mapping
+
+from trimaran.cost.identify import label_parameters
+from trimaran.cost.parameters import total_parameters
+from trimaran.ledger.audit.finding import Finding, where
+from trimaran.ledger.reading import Remark
+from trimaran.spec import Trial
+
+
+def check_really(remark: Remark, trials: Mapping[str, Trial]) -> Iterator[Finding]:
+    """'… these were really a 58B model': the label is wrong, and the width that explains it can be solved for."""
+    size = remark.values["size_label"]
+    for trial in (trials[id_] for id_ in remark.trials if id_ in trials):
+        if trial.setup.size_label in (None, size):
+            continue
+        message = f"Labelled {trial.setup.size_label}, while the text at line {remark.line} says it was really {size}"
+        if width := _ffn_of(trial, size):
+            message += f" (an ffn_hidden of about {width} instead of {4 * (trial.setup.hidden or 0)})"
+        yield Finding("impossible", "size", trial.id, where(trial), message + ".", {"size_label": size})
+
+
+def _ffn_of(trial: Trial, size: str) -> int | None:
+    """The ffn_hidden at which the stated shape has the stated size."""
+    wanted, model = label_parameters(size), trial.setup.shape()
+    if wanted is None or model is None:
+        return None
+    without_mlp = total_parameters(model) - model.layers * 2 * model.hidden * model.ffn_hidden
+    width = (wanted - without_mlp) / (2 * model.layers * model.hidden)
+    return round(width) if width > 0 else None
+
+
+def check_one_liner(remark: Remark, trials: Mapping[str, Trial], really: str | None) -> Iterator[Finding]:
+    """A one-liner's constants against what the text and the table say, and the TFLOPs it should have printed."""
+    used = remark.values
+    for trial in (trials[id_] for id_ in remark.trials if id_ in trials):
+        setup, printed = trial.setup, trial.outcome.tflops
+        true_size = label_parameters(really or setup.size_label)
+        wrong = [
+            f"{name} {used[key]:g} instead of {stated}"
+            for key, name, stated in (("seq_len", "a sequence of", setup.seq_len), ("gbs", "a batch of", setup.gbs))
+            if stated and used.get(key) and used[key] != stated
+        ]
+        if really and used.get("size_b") and used["size_b"] * 1e9 != true_size:
+            wrong.append(f"{used['size_b']:g}B parameters instead of {really}")
+        if not wrong or printed is None or abs(used["tflops"] / printed - 1) > 0.01:
+            continue
+        if not (true_size and setup.gbs and setup.seq_len and setup.devices and trial.outcome.seconds):
+            continue
+        right = used["factor"] * 2 * true_size * setup.gbs * setup.seq_len
+        right /= trial.outcome.seconds * setup.devices * 1e12
+        message = (
+            f"The one-liner at line {remark.line} used {' and '.join(wrong)}: it gives the printed {printed:g} TFLOPs,"
+            f" with the right constants {right:.2f}."
+        )
+        yield Finding("impossible", "one-liner", trial.id, where(trial), message, {"tflops": round(right, 2)})

@@ -1,0 +1,77 @@
+"""Failure: why a run ended, read from the words of PyTorch, torchrun and SLURM; words inside a path say nothing."""
+
+import re
+from dataclasses import dataclass
+
+from trimaran.ledger.logs.prefix import split_label
+from trimaran.spec.trial import Status
+
+
+@dataclass(frozen=True)
+class Failure:
+    status: Status
+    reason: str
+    line: int
+    strength: int  # one rank's out-of-memory explains the time-outs of the others; an exit code explains nothing
+
+
+_REASON_LENGTH = 400  # an allocator's message ends in a page of advice
+
+# The message begins the line or follows 'SomethingError: '; a folder of that name follows a slash, a title goes on.
+_OOM = re.compile(
+    r"(?:^|[:\]>-]\s+)(?:\w+ )?(?:error: )?out of memory(?=[.,;:!(]|\s*$| at | on | while | when )"
+    r"|(?<![\w/-])(?:[\w]+\.)*OutOfMemoryError(?=:|\(|\s*$)"
+    r"|\boom[-_]kill event"
+    r"|\btask [\d,-]+: Out Of Memory\s*$"
+)
+_HANG = re.compile(
+    r"(?<!/)\b(?:watchdog caught collective operation timeout|watchdog got stuck|NCCL watchdog timeout"
+    r"|NCCL operations have failed or timed out)",
+    re.IGNORECASE,
+)
+_EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Fault|Timeout|Abort)(?::|\s*$)")
+_EXIT_CODE = re.compile(r"\bexitcode\s*:\s*-?[1-9]")
+_TRACEBACK = "Traceback (most recent call last)"
+# Cheap tests first: nearly every line of a log has none of these, and a regular expression costs ten times as much.
+_WORDS = ("ut of memory", "OutOfMemoryError", "oom", "Out Of Memory", "atchdog", "NCCL operations")
+_OTHER_WORDS = (_TRACEBACK, "exitcode", "CANCELLED")
+
+
+class FailureWatch:
+    """Looks at every line that is not a measurement. Keeps which ranks are in the middle of a traceback."""
+
+    def __init__(self) -> None:
+        self._in_traceback: set[str] = set()
+
+    def look(self, text: str, line: int) -> Failure | None:
+        if not self._in_traceback and not any(word in text for word in _WORDS + _OTHER_WORDS):
+            return None
+        label, body = split_label(text.rstrip())
+        found = self._resources(body) or self._process(label, body)
+        if found is None:
+            return None
+        status, strength = found
+        return Failure(status, body.strip()[:_REASON_LENGTH], line, strength)
+
+    def _resources(self, body: str) -> tuple[Status, int] | None:
+        if not any(word in body for word in _WORDS):
+            return None
+        if _OOM.search(body):
+            return "oom", 3
+        return ("hang", 2) if _HANG.search(body) else None
+
+    def _process(self, label: str, body: str) -> tuple[Status, int] | None:
+        if body.startswith(_TRACEBACK):
+            self._in_traceback.add(label)
+            return "fail", 1
+        if label in self._in_traceback and _EXCEPTION.match(body):
+            self._in_traceback.discard(label)
+            return "fail", 2
+        if "CANCELLED" in body and "slurmstepd" in body:
+            return ("timeout", 2) if "TIME LIMIT" in body else ("cancelled", 2)
+        return ("fail", 1) if _EXIT_CODE.search(body) else None
+
+
+def stronger(known: Failure | None, found: Failure) -> Failure:
+    """The one that explains the other; of equals the first, since the rest follow from it."""
+    return found if known is None or found.strength > known.strength else known

@@ -1,0 +1,260 @@
+"""The reader of Megatron-LM's and Megatron-DeepSpeed's logs: an iteration per line, fields between bars.
+
+Ranks print over each other, jobs are killed in the middle of a line, one file holds several starts. A line counts
+only when it is whole, once, and for the run it belongs to; whatever cannot be used is listed with the reason.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+
+from trimaran.ledger.logs import fields
+from trimaran.ledger.logs.arguments import KNOWN, argument, remarks_of, setup_of
+from trimaran.ledger.logs.failure import FailureWatch, stronger
+from trimaran.ledger.logs.fields import ELAPSED, count, field, number
+from trimaran.ledger.logs.memory import Memory
+from trimaran.ledger.logs.prefix import date_of, label_of, split_label, without_colour
+from trimaran.ledger.logs.run import Run, trial_of
+from trimaran.ledger.reading import Reading, Unread
+from trimaran.spec import Trial
+
+_HEAD = re.compile(r"\biteration +\d+/ *\d+ *\|")
+_HEAD_BEGUN = re.compile(r"\biteration +\d+(?:$| *\d*/ *\d*(?:$| *\|))")
+_DUMP = re.compile(r"\b(?:tensor_model_parallel_size|hidden_size|micro_batch_size) \.{2,} \d")
+_MEMORY = re.compile(r"\[Rank (\d{1,9})\] \(after (\d{1,12}) iterations\) memory \(MB\)")
+_RESERVED = re.compile(r"\| max reserved: *([^\s|\[]+)")
+_PADDED = re.compile(r"padded vocab .*\(new size: (\d+)\)")
+_DEEPSPEED_SIGNS = ("| consumed tokens:", "| samples per second:", "| TFLOPs:")
+_TEXT_LENGTH = 300  # of an unusable line that is shown
+
+
+def is_megatron(head: str) -> bool:
+    return _HEAD.search(head) is not None or ELAPSED in head or _DUMP.search(head) is not None
+
+
+def read_megatron(lines: Iterable[str], file: str) -> Reading:
+    return _MegatronReader(file).read(lines)
+
+
+class _MegatronReader:
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._runs: list[Run] = []
+        self._arguments: dict[int, dict[str, str]] = {}  # by the run's ordinal
+        self._dumping = False
+        self._next_memory = Memory()  # of a run that has reported memory, but no iteration yet
+        self._watch = FailureWatch()
+        self._unread: list[Unread] = []
+
+    def read(self, lines: Iterable[str]) -> Reading:
+        held, at = "", 0
+        for at, line in enumerate(lines):  # one line behind: only the last one may be cut
+            if ELAPSED in held:
+                self._take_iterations(at, held)
+            else:
+                self._take_other(at, held)
+            held = line
+        self._take_last(at + 1, held)
+        return Reading(self._trials(), tuple(self._unread))
+
+    def _take_last(self, at: int, line: str) -> None:
+        text = without_colour(line)
+        if line.endswith("\n"):
+            (self._take_iterations if ELAPSED in line else self._take_other)(at, line)
+        elif ELAPSED in text:
+            self._take_pieces(at, text)
+        elif _HEAD_BEGUN.search(text):
+            self._refuse(at, text, "the line is cut before its time")
+        elif "memory (MB)" in text and not text.endswith(".0"):  # reserved blocks are whole megabytes
+            self._refuse(at, text, "the line is cut in its memory")
+        elif argument(split_label(text)[1]) is None:
+            self._take_other(at, line)
+
+    # --- lines with an iteration
+
+    def _take_iterations(self, at: int, line: str) -> None:
+        text = without_colour(line).rstrip()
+        if text.endswith("|") and text.find(ELAPSED) == text.rfind(ELAPSED) and "memory (MB)" not in text:
+            start = text.find("iteration ")
+            self._take_iteration(at, text[:start], text[start:])
+        else:
+            self._take_pieces(at, text)
+
+    def _take_pieces(self, at: int, text: str) -> None:
+        """A line that several ranks wrote, or that is cut: every iteration in it that is whole."""
+        heads = [head.start() for head in _HEAD.finditer(text)]
+        if not heads:
+            self._refuse(at, text, "it has a time per iteration, but not which iteration")
+        end = 0
+        for start, limit in zip(heads, [*heads[1:], len(text)], strict=True):
+            prefix, piece = text[end:start], text[start:limit]
+            end = start + self._whole_length(piece)
+            if end == start:
+                self._refuse(at, piece, "the line is cut: its last fields are missing")
+            else:
+                self._take_iteration(at, prefix, text[start:end])
+        if "memory (MB)" in text:
+            self._take_memory(at, text)
+        self._look_for_failure(at, text[end:])
+
+    def _whole_length(self, piece: str) -> int:
+        """Where the iteration ends, 0 if it does not: its last field is the one that closed the lines before it."""
+        known = self._runs[-1].last_text if self._runs else ""
+        if known:
+            closing = known[known.rfind("|", 0, -1) :].partition(":")[0] + ":"
+        elif "(ms)" in piece and "| consumed tokens:" not in piece:
+            closing = "| number of nan iterations:"  # Megatron-LM ends here; Megatron-DeepSpeed goes on
+        else:
+            closing = "| TFLOPs:"
+        begin = piece.find(closing)
+        return piece.find("|", begin + 1) + 1 if begin >= 0 else 0
+
+    def _take_iteration(self, at: int, prefix: str, text: str) -> None:
+        try:
+            slash = text.find("/")
+            iteration = count(text[len("iteration ") : slash], "the iteration")
+            total = count(text[slash + 1 : text.find("|")], "the number of iterations")
+            seconds = fields.seconds(text)
+            batch = count(field(text, "| global batch size:") or "0", "the global batch size")
+            tflops = fields.tflops(text)
+            loss = field(text, "| lm loss:")
+            last_loss = number(loss, "the loss") if loss else None  # nan is a legal loss
+            skipped = field(text, "| number of skipped iterations:")
+            skips = count(skipped, "the number of skipped iterations") if skipped else None
+            nan = field(text, "| number of nan iterations:")
+            nans = count(nan, "the number of nan iterations") if nan else None
+        except ValueError as error:
+            self._refuse(at, prefix + text, str(error))
+            return
+        run = self._run_of(at, iteration, total, prefix, text)
+        if run is None:
+            return
+        run.add(iteration, seconds, batch, tflops, text)
+        if last_loss is not None:
+            run.loss = last_loss
+        if skips is not None:
+            run.skipped = (run.skipped or 0) + skips
+        if nans is not None:
+            run.nan = (run.nan or 0) + nans
+
+    def _run_of(self, at: int, iteration: int, total: int, prefix: str, text: str) -> Run | None:
+        """The run an iteration belongs to; None when another rank has printed it before."""
+        run = self._runs[-1] if self._runs else None
+        if run is not None and run.numbers and total == run.total:
+            if iteration > run.numbers[-1]:
+                return run
+            if _is_repeated(run, iteration, label_of(prefix), text):
+                return None
+        if run is None or run.numbers:
+            run = self._new_run(at)
+        self._dumping = False
+        run.begin(at, text, label_of(prefix), date_of(prefix), total)
+        run.varying_length = "| curriculum seqlen:" in text
+        return run
+
+    def _new_run(self, at: int) -> Run:
+        run = Run(ordinal=len(self._runs) + 1, line=at, memory=self._next_memory)
+        self._runs.append(run)
+        self._arguments[run.ordinal] = {}
+        self._next_memory = Memory()
+        return run
+
+    # --- all other lines
+
+    def _take_other(self, at: int, line: str) -> None:
+        line = without_colour(line)
+        if "memory (MB)" in line:
+            self._take_memory(at, line)
+        elif "iteration " in line and _HEAD.search(line):
+            self._refuse(at, line, "the line is cut before its time")
+        elif "[after training is done]" in line and self._runs:
+            self._runs[-1].finished = True
+        elif not ((" ..." in line or " arguments -" in line) and self._is_argument(at, line)):
+            self._look_for_failure(at, line)
+            if "padded vocab" in line:
+                self._take_vocabulary(line)
+
+    def _take_memory(self, at: int, line: str) -> None:
+        heads = list(_MEMORY.finditer(line))
+        for head, limit in zip(heads, [*(head.start() for head in heads[1:]), len(line)], strict=True):
+            reserved = _RESERVED.search(line, head.end(), limit)
+            try:
+                mib = number(reserved[1], "the memory") if reserved else math.nan
+            except ValueError:
+                mib = math.nan
+            if not 0 <= mib < math.inf:
+                self._refuse(at, line[head.start() : limit], "it has no usable 'max reserved'")
+            elif mib > 0:  # 0 is printed where the device is not PyTorch's own
+                self._memory_of(int(head[1]), int(head[2]), mib).add(int(head[1]), int(head[2]), mib)
+
+    def _memory_of(self, rank: int, after: int, mib: float) -> Memory:
+        if not self._runs or self._runs[-1].memory.is_of_another_run(rank, after, mib):
+            return self._next_memory
+        return self._runs[-1].memory
+
+    def _is_argument(self, at: int, line: str) -> bool:
+        """Takes a line of the dump. Paths stand in its values: it is not searched for failures."""
+        if "- arguments -" in line:
+            self._dumping = False
+            self._run_of_arguments(at)
+            self._dumping = True
+        elif " end of arguments -" in line:
+            self._dumping = False
+        elif found := argument(split_label(line)[1]):
+            if found[0] in KNOWN:
+                self._run_of_arguments(at)[found[0]] = found[1]
+        else:
+            return False
+        return True
+
+    def _take_vocabulary(self, line: str) -> None:
+        """Printed after the dump, which knows only the tokenizer's own size, or none."""
+        padded = _PADDED.search(line)
+        if padded and self._runs and not self._runs[-1].numbers:
+            self._arguments[self._runs[-1].ordinal]["padded_vocab_size"] = padded[1]
+
+    def _run_of_arguments(self, at: int) -> dict[str, str]:
+        """A dump begins a new run, unless nothing has happened since the last one. Other ranks may write into it."""
+        run = self._runs[-1] if self._runs else None
+        if run is None or run.numbers or (run.happened and not self._dumping):
+            run = self._new_run(at)
+        return self._arguments[run.ordinal]
+
+    def _look_for_failure(self, at: int, text: str) -> None:
+        failure = self._watch.look(text, at)
+        if failure and self._runs and not self._runs[-1].finished:
+            self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
+
+    def _refuse(self, at: int, text: str, why: str) -> None:
+        self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
+
+    # --- the end
+
+    def _trials(self) -> tuple[Trial, ...]:
+        if self._runs:
+            self._runs[-1].memory.join(self._next_memory)
+        for run in self._runs:
+            if not run.happened:
+                self._refuse(run.line, "arguments", "arguments without an iteration and without a failure after them")
+        told = [run for run in self._runs if run.happened]
+        return tuple(self._trial(run, several=len(told) > 1) for run in told)
+
+    def _trial(self, run: Run, several: bool) -> Trial:
+        arguments = self._arguments[run.ordinal]
+        run.notes += remarks_of(arguments)
+        deepspeed = "deepspeed" in arguments or any(sign in run.text for sign in _DEEPSPEED_SIGNS)
+        setup = setup_of(arguments).but(framework="megatron-deepspeed" if deepspeed else "megatron-lm")
+        if setup.seq_len is None and run.text and not run.varying_length:
+            setup = setup.but(seq_len=fields.tokens_per_sample(run.text, run.last_text))
+        if run.varying_length:
+            run.notes.append("A curriculum changes the sequence length: tokens per second are not known.")
+        return trial_of(run, self._file, setup, None if deepspeed else "model", several)
+
+
+def _is_repeated(run: Run, iteration: int, label: str, text: str) -> bool:
+    """Whether another rank has printed this. A rank does not repeat itself: that is a new start."""
+    if label and label == run.label:
+        return False
+    if run.has_printed(iteration, text):
+        return True
+    return iteration == run.numbers[-1] and fields.is_same_iteration(text, run.last_text)

@@ -1,0 +1,200 @@
+"""The reader of torchtitan's logs: a preamble that describes the job, then a line per step with tokens per second.
+
+torchtitan prints no time per step. Its tps is per device, so the time is global batch · sequence / (tps · devices)
+where the preamble tells these, and otherwise the clock between two steps.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+from trimaran.ledger.logs.failure import FailureWatch, stronger
+from trimaran.ledger.logs.fields import count, number
+from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
+from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
+from trimaran.ledger.logs.run import Run, trial_of
+from trimaran.ledger.reading import Reading, Unread
+from trimaran.spec import Setup, Trial
+
+_STEP = re.compile(r"(?<!validate )\bstep: *([\d,]+)\s+\S*?loss: *(\S+)")
+_STEP_BEGUN = re.compile(r"(?<!validate )\bstep: *[\d,]+(?:$| )")
+_END = re.compile(r"mfu: *[^\s%]+%")
+_TPS = re.compile(r"\btps: *(\S+)")
+_TFLOPS = re.compile(r"\btflops: *([\d.,]+)")
+_MEMORY = re.compile(r"memory: *([\d.]+)GiB\(")
+_PREAMBLE = re.compile(r"\[titan\]|device mesh with (?:\[|parallelism: )")
+_TEXT_LENGTH = 300  # of an unusable line that is shown
+_MIB_PER_GIB = 1024.0
+
+
+def is_torchtitan(head: str) -> bool:
+    plain = COLOUR.sub("", head)
+    found = _STEP.search(plain)
+    return (found is not None and "tps:" in plain) or _PREAMBLE.search(plain) is not None
+
+
+def read_torchtitan(lines: Iterable[str], file: str) -> Reading:
+    return _TitanReader(file).read(lines)
+
+
+class _TitanReader:
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._runs: list[Run] = []
+        self._facts: dict[int, Facts] = {}  # by the run's ordinal
+        self._told: set[tuple[str, str]] = set()  # which rank has told what, in this run
+        self._tokens: float | None = None  # per device and step, in this run
+        self._clock: datetime | None = None  # of the last step
+        self._watch = FailureWatch()
+        self._unread: list[Unread] = []
+
+    def read(self, lines: Iterable[str]) -> Reading:
+        for at, line in enumerate(lines, 1):
+            text = without_colour(line)
+            if "step:" in text and _STEP_BEGUN.search(text.rstrip()):
+                self._take_steps(at, text)
+            else:
+                self._take_other(at, text)
+        return Reading(self._trials(), tuple(self._unread))
+
+    # --- steps
+
+    def _take_steps(self, at: int, line: str) -> None:
+        """Usually one; two where two ranks wrote over each other."""
+        text = line.rstrip()
+        heads = list(_STEP.finditer(text))
+        if not heads:
+            self._refuse(at, text, "the line is cut after its step")
+        end = 0
+        for head, limit in zip(heads, [*(head.start() for head in heads[1:]), len(text)], strict=True):
+            prefix = text[end : head.start()]
+            closing = _END.search(text, head.end(), limit)
+            whole = closing is not None or (line.endswith("\n") and limit == len(text))
+            end = closing.end() if closing else limit
+            if whole and _TPS.search(text, head.end(), end):
+                self._take_step(at, prefix, text[head.start() : end], head)
+            else:
+                self._refuse(at, text[head.start() : end], "the line is cut: its last fields are missing")
+        self._look_for_failure(at, text[end:])
+
+    def _take_step(self, at: int, prefix: str, text: str, head: re.Match[str]) -> None:
+        tps, printed, memory = _TPS.search(text), _TFLOPS.search(text), _MEMORY.search(text)
+        try:
+            step = count(head[1].replace(",", ""), "the step")
+            rate = number(tps[1].replace(",", ""), "tokens per second") if tps else math.nan
+            loss = number(head[2], "the loss")
+            tflops = number(printed[1].replace(",", ""), "the throughput") if printed else math.nan
+            peak = number(memory[1], "the memory") if memory else 0.0
+        except ValueError as error:
+            self._refuse(at, text, str(error))
+            return
+        if not 0 < rate < math.inf:
+            self._refuse(at, text, f"tokens per second are {rate:g}; only a positive number can be used")
+            return
+        run = self._run_of(at, step, prefix, text)
+        if run is None:
+            return
+        run.add(step, self._seconds(run, step, rate, prefix), 0, tflops, text)
+        run.loss = loss if loss != -1 else None  # -1 stands for 'known on another pipeline stage'
+        if 0 < peak < math.inf:  # 0 is printed where the device is not PyTorch's own
+            run.memory.add(0, step, peak * _MIB_PER_GIB)
+
+    def _seconds(self, run: Run, step: int, rate: float, prefix: str) -> float:
+        """NaN where neither the tokens of a step nor the time of the step before are known."""
+        if self._tokens:
+            return self._tokens / rate
+        before, self._clock = self._clock, _clock(prefix)
+        if before is None or self._clock is None or not run.numbers:
+            return math.nan
+        passed = (self._clock - before).total_seconds() / (step - run.numbers[-1])
+        return passed if passed > 0 else math.nan
+
+    def _run_of(self, at: int, step: int, prefix: str, text: str) -> Run | None:
+        """The run a step belongs to; None when it is another rank's word for the same."""
+        label = split_label(prefix)[0]
+        run = self._runs[-1] if self._runs else None
+        if run is not None and run.numbers:
+            if label != run.label or (not label and step == run.numbers[-1]):
+                return None
+            if step > run.numbers[-1]:
+                return run
+            if not label and run.has_printed(step, text):
+                return None
+        if run is None or run.numbers:
+            run = self._new_run(at)
+        run.begin(at, text, label, date_of(prefix), 0)
+        setup = setup_of(self._facts[run.ordinal])
+        self._tokens = _tokens_per_device(setup)
+        return run
+
+    def _new_run(self, at: int) -> Run:
+        run = Run(ordinal=len(self._runs) + 1, line=at)
+        self._runs.append(run)
+        self._facts[run.ordinal] = {}
+        self._told, self._tokens, self._clock = set(), None, None
+        return run
+
+    # --- all other lines
+
+    def _take_other(self, at: int, text: str) -> None:
+        if "Training completed" in text and self._runs:
+            self._runs[-1].finished = True
+        elif found := fact(text):
+            self._take_fact(at, split_label(text)[0], *found)
+        else:
+            self._look_for_failure(at, text)
+
+    def _take_fact(self, at: int, label: str, name: str, words: tuple[str, ...]) -> None:
+        """A start told again by the same rank is a new run; what other ranks tell, they tell of the same one."""
+        run = self._runs[-1] if self._runs else None
+        if run is not None and run.numbers and (label != run.label or name not in STARTS):
+            return
+        if run is None or run.numbers or (run.happened and (name, label) in self._told):
+            run = self._new_run(at)
+        self._told.add((name, label))
+        self._facts[run.ordinal].setdefault(name, words)
+
+    def _look_for_failure(self, at: int, text: str) -> None:
+        failure = self._watch.look(text, at)
+        if failure and self._runs and not self._runs[-1].finished:
+            self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
+
+    def _refuse(self, at: int, text: str, why: str) -> None:
+        self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
+
+    # --- the end
+
+    def _trials(self) -> tuple[Trial, ...]:
+        for run in self._runs:
+            if not run.happened:
+                self._refuse(run.line, "preamble", "a start without a step and without a failure after it")
+        told = [run for run in self._runs if run.happened]
+        return tuple(self._trial(run, several=len(told) > 1) for run in told)
+
+    def _trial(self, run: Run, several: bool) -> Trial:
+        facts = self._facts[run.ordinal]
+        setup = setup_of(facts)
+        run.notes += remarks_of(facts)
+        if run.numbers and not _tokens_per_device(setup):
+            timed = any(math.isfinite(seconds) for seconds in run.seconds)
+            missing = "The log does not tell devices, batch and sequence length"
+            run.notes.append(f"{missing}: seconds are {'the clock between two steps' if timed else 'unknown'}.")
+        return trial_of(run, self._file, setup, "6n-attention", several)
+
+
+def _tokens_per_device(setup: Setup) -> float | None:
+    if not setup.gbs or not setup.seq_len or not setup.devices:
+        return None
+    return setup.gbs * setup.seq_len / setup.devices
+
+
+def _clock(prefix: str) -> datetime | None:
+    stamps = STAMP.findall(prefix)
+    if not stamps or "-" not in stamps[-1][0]:
+        return None
+    day, fraction = stamps[-1]
+    try:
+        return datetime.fromisoformat(f"{day}.{fraction[:6]:0<6}")
+    except ValueError:
+        return None

@@ -1,0 +1,239 @@
+"""The ledger's tables: how they came about, one migration after another, and what of a trial goes into which column;
+what may be asked of the columns; and how SQLite's errors are said.
+
+The document is the trial; every other column repeats a part of it so that SQLite can filter, sort and group.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from trimaran.spec import Mistake, Trial
+from trimaran.spec.mistake import nearest_name
+
+APPLICATION_ID = 0x5472_696D  # "Trim": tells a ledger from any other program's SQLite file
+
+# A migration that was released is never edited: change the tables by adding one. Statements end with ';',
+# which must not stand anywhere else. The document comes last, so that a scan of the columns need not read it; the
+# wide indexes hold all that the usual groupings need, already nearly sorted.
+MIGRATIONS = (
+    """
+    CREATE TABLE trials (
+        id TEXT PRIMARY KEY NOT NULL,
+        framework TEXT, device TEXT, nodes INTEGER, devices INTEGER,
+        size_label TEXT, layers INTEGER, hidden INTEGER, heads INTEGER, seq_len INTEGER,
+        dp INTEGER, tp INTEGER, pp INTEGER, virtual_stages INTEGER, zero INTEGER,
+        mbs INTEGER, gbs INTEGER, recompute TEXT, precision TEXT, optimizer TEXT,
+        status TEXT NOT NULL, seconds REAL, memory_gib REAL, tflops REAL, tokens_per_second REAL,
+        seconds_per_sample REAL,
+        source_kind TEXT NOT NULL, source_file TEXT NOT NULL, source_line INTEGER,
+        source_section TEXT NOT NULL, source_table TEXT NOT NULL, source_label TEXT NOT NULL, date TEXT NOT NULL,
+        corrects TEXT, recorded_at TEXT NOT NULL,
+        document TEXT NOT NULL
+    );
+    CREATE INDEX trials_by_seconds ON trials (seconds IS NULL, seconds, id);
+    CREATE INDEX trials_by_layout ON trials (tp, pp, dp, size_label, status, seconds, id);
+    CREATE INDEX trials_by_model ON trials (layers, hidden, size_label, device, gbs, status, seconds, id);
+    CREATE INDEX trials_by_source ON trials (source_file, source_line);
+    CREATE INDEX trials_by_correction ON trials (corrects) WHERE corrects IS NOT NULL;
+    """,
+    """
+    CREATE TABLE imports (
+        file TEXT NOT NULL,
+        at TEXT NOT NULL,
+        trials INTEGER NOT NULL,
+        added INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        unread TEXT NOT NULL
+    );
+    CREATE INDEX imports_by_file ON imports (file, at);
+    """,
+)
+
+_SETUP = (
+    *("framework", "device", "nodes", "devices"),
+    *("size_label", "layers", "hidden", "heads", "seq_len"),
+    *("dp", "tp", "pp", "virtual_stages", "zero"),
+    *("mbs", "gbs", "recompute", "precision", "optimizer"),
+)
+_OUTCOME = ("status", "seconds", "memory_gib", "tflops", "tokens_per_second")
+_SOURCE = ("kind", "file", "line", "section", "table", "label")
+COLUMNS = (
+    *("id", *_SETUP, *_OUTCOME, "seconds_per_sample"),
+    *(f"source_{name}" for name in _SOURCE),
+    *("date", "corrects", "recorded_at"),
+)
+TEXT_COLUMNS = frozenset(
+    {
+        *("id", "framework", "device", "size_label", "recompute", "precision", "optimizer", "status"),
+        *("source_kind", "source_file", "source_section", "source_table", "source_label"),
+        *("date", "corrects", "recorded_at"),
+    }
+)
+
+LARGEST = 2**63 - 1  # SQLite's integer
+Value = str | int | float | None
+
+# IS and IS NOT: unknown equals unknown and differs from everything known, so = and != split the trials in two.
+_OPERATORS = {"=": "IS", "!=": "IS NOT", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_of_setup = attrgetter(*_SETUP)
+_of_outcome = attrgetter(*_OUTCOME)
+_of_source = attrgetter(*_SOURCE, "date")
+
+
+def row(trial: Trial) -> list[Any]:
+    """The trial as a row of `trials`: COLUMNS, then the document.
+
+    A whole number beyond SQLite's largest (a misread line has them) is cut in its column; the document keeps it.
+    """
+    seconds, gbs = trial.outcome.seconds, trial.setup.gbs
+    values = (
+        trial.id,
+        *_of_setup(trial.setup),
+        *_of_outcome(trial.outcome),
+        seconds / min(gbs, LARGEST) if seconds is not None and gbs is not None else None,
+        *_of_source(trial.source),
+        trial.corrects,
+        trial.recorded_at,
+        trial.to_json(),
+    )
+    return [LARGEST if type(value) is int and value > LARGEST else value for value in values]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One column compared with one value, such as tp <= 8. A value of None means unknown."""
+
+    column: str
+    operator: str
+    value: Value
+
+    def __post_init__(self) -> None:
+        known((self.column,))
+        if self.operator not in _OPERATORS:
+            raise Mistake(f"{self.operator!r} does not compare; use one of {' '.join(_OPERATORS)}.")
+        if self.value is None and self.operator not in ("=", "!="):
+            raise Mistake(f"{self.column} can be = or != unknown, but not {self.operator} unknown.")
+        self.operand()
+
+    def operand(self) -> Value:
+        """The value as SQLite must see it: text would be greater than every number instead of being refused."""
+        if self.value is None:
+            return None
+        if self.column in TEXT_COLUMNS:
+            return str(self.value)
+        try:
+            number = float(self.value)
+        except (ValueError, OverflowError):
+            number = float("nan")
+        if number != number:
+            raise Mistake(f"{self.column} is a number, which {self.value!r} is not.")
+        return max(-LARGEST, min(self.value, LARGEST)) if isinstance(self.value, int) else number
+
+
+def known(columns: Sequence[str]) -> str:
+    """The columns as SQL. Names go into the query as text, so this is also what keeps foreign SQL out."""
+    for name in columns:
+        if name not in COLUMNS:
+            raise Mistake(f"The ledger has no column {name!r}.{nearest_name(name, COLUMNS)}")
+    if not columns:
+        raise Mistake(f"Name at least one column of {', '.join(COLUMNS)}.")
+    return ", ".join(columns)
+
+
+def filtered(where: Sequence[Condition]) -> str:
+    """WHERE. Only an equality may use an index: SQLite guesses that a range is narrow, and then reads a large part
+    of the table in random order; the `+` makes it scan instead."""
+    terms = [
+        f"{'' if condition.operator == '=' else '+'}{condition.column} {_OPERATORS[condition.operator]} ?"
+        for condition in where
+    ]
+    return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
+def operands(where: Sequence[Condition]) -> list[Value]:
+    return [condition.operand() for condition in where]
+
+
+def ordered(order: str, descending: bool, limit: int | None, where: Sequence[Condition]) -> str:
+    """ORDER BY, unknown last; ties by id, so that the same question has the same answer everywhere."""
+    column = known((order,)) if not where else f"+{known((order,))}"  # an index of everything would be read to its end
+    direction = f"{column} DESC" if descending else f"{column} IS NULL, {column}"  # NULL is SQLite's smallest
+    return f" ORDER BY {direction}, id" + ("" if limit is None else f" LIMIT {limit:d}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. Takes the write lock at once, so that what is read inside cannot change before it is written."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite has already rolled back after some errors, a full disk for one
+            connection.execute("ROLLBACK")
+        raise
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema version of a ledger, 0 for an empty file; anything else that SQLite can open is a Mistake."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application == version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        return 0
+    if application != APPLICATION_ID:
+        raise Mistake(f"{path} is another program's SQLite database, not a Trimaran ledger; give another path.")
+    if version > len(MIGRATIONS):
+        raise Mistake(
+            f"{path} was written by a newer Trimaran (schema {version}, this one knows {len(MIGRATIONS)});"
+            " upgrade Trimaran to use it."
+        )
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables up to date. Of several processes that come at the same moment, one does it."""
+    if version_of(connection, path) == len(MIGRATIONS):
+        return
+    with transaction(connection):
+        for script in MIGRATIONS[version_of(connection, path) :]:  # asked again: now nobody else can change it
+            for statement in script.split(";"):  # executescript() would commit first
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+@contextmanager
+def sentences(path: Path, undone: str = "") -> Iterator[None]:
+    """The one place where errors of SQLite and of the file system become a Mistake; `undone`: what did not happen."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
+        raise  # our own mistake, not the user's
+    except (sqlite3.Error, OSError) as error:
+        what = _sentence(path, error)
+        raise Mistake(f"{what}; {undone}." if undone else f"{what}.") from error
+
+
+def _sentence(path: Path, error: sqlite3.Error | OSError) -> str:
+    if isinstance(error, OSError):
+        return f"{path} cannot be opened: {error.strerror}"
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: text in it that is no longer UTF-8
+    match code & 0xFF:
+        case sqlite3.SQLITE_NOTADB:
+            return f"{path} is not a ledger: it is not an SQLite file, or it is damaged from its first byte on"
+        case sqlite3.SQLITE_FULL:
+            return f"The disk that holds {path} is full"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return f"{path} is being written by another process, which did not finish in time"
+        case sqlite3.SQLITE_READONLY:
+            return f"{path} cannot be written: the file, its folder or its disk is read-only"
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return f"{path} cannot be opened here; if a -wal file lies beside it, copy both to a folder you can write"
+        case sqlite3.SQLITE_IOERR:
+            return f"{path}: its disk refuses ({error}); it may be full, over quota, or failing"
+    return f"{path} is damaged ({error}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"

@@ -1,0 +1,164 @@
+"""CSV files of measurements: the columns of the published figures, of `trimaran results --csv`, and of vTrain."""
+
+import csv
+import io
+import re
+from collections import Counter
+from typing import Any, Literal
+
+from trimaran.ledger.reading import Reading
+from trimaran.ledger.tables import cells, row
+from trimaran.spec import Mistake, Outcome, Setup, Source, Trial
+from trimaran.spec.mistake import nearest_name
+from trimaran.spec.trial import Status
+
+# column in the file -> field; where they differ the file's name is the published one.
+WHOLE = {
+    "devices_per_node": "devices_per_node",
+    "nodes": "nodes",
+    "devices": "devices",
+    "layers": "layers",
+    "hidden": "hidden",
+    "ffn_hidden": "ffn_hidden",
+    "heads": "heads",
+    "kv_heads": "kv_heads",
+    "seq_len": "seq_len",
+    "vocab": "vocab",
+    "dp": "dp",
+    "tp": "tp",
+    "pp": "pp",
+    "vpp": "virtual_stages",
+    "mbs": "mbs",
+    "gbs": "gbs",
+    # vTrain's spelling
+    "# gpus": "devices",
+    "global batch": "gbs",
+    "micro batch": "mbs",
+    "hidden size": "hidden",
+    "attention heads": "heads",
+    "# layers": "layers",
+    "sequence length": "seq_len",
+    "tensor parallelism": "tp",
+    "data parallelism": "dp",
+    "pipeline parallelism": "pp",
+}
+TEXT = {"framework", "device", "size_label", "precision", "mlp"}
+OTHER = {"zero_stage", "act_ckpt", "recompute", "optimizer", "env", "sequence_parallel"}
+RESULTS = {"sec_per_it", "iteration time (ms)", "tflops", "mem_gb", "status"}
+OUTCOME = RESULTS | {"tflops_formula", "sec_low", "sec_high", "iterations", "tokens_per_second", "reason"}
+SOURCE = {"id", "source_file", "section", "line", "date", "notes"}
+JUDGEMENT = {"anomaly", "fixed_json"}  # somebody's verdict on the row; the audit forms its own
+KNOWN = set(WHOLE) | TEXT | OTHER | OUTCOME | SOURCE | JUDGEMENT
+
+STATUSES: dict[str, Status] = {"ok": "ok", "oom": "oom", "hang": "hang", "fail": "fail", "may_hang": "ok", "": "ok"}
+STATUSES |= {"timeout": "timeout", "cancelled": "cancelled", "lost": "lost", "running": "running", "pending": "pending"}
+
+
+def is_csv(head: str) -> bool:
+    return len(_plain(_split(head)) & KNOWN) >= 3
+
+
+def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv") -> Reading:
+    header = _split(text)
+    names = [name.strip().lower() for name in header]
+    _check_columns(names, file)
+    trials: list[Trial] = []
+    seen: Counter[str] = Counter()
+    reader = csv.reader(io.StringIO(text))
+    next(reader)
+    for values in reader:
+        line = reader.line_num
+        if not any(values):
+            continue
+        if len(values) != len(names):
+            raise Mistake(f"{file}:{line} has {len(values)} values under {len(names)} columns.")
+        trials.append(_trial(dict(zip(names, values, strict=True)), f"{file}:{line}", file, line, kind, seen))
+    return Reading(tuple(trials))
+
+
+def _split(text: str) -> list[str]:
+    first = text.lstrip("\ufeff").partition("\n")[0]
+    return next(csv.reader([first]), [])
+
+
+def _plain(names: list[str]) -> set[str]:
+    return {name.strip().lower() for name in names}
+
+
+def _check_columns(names: list[str], file: str) -> None:
+    unknown = [name for name in names if name not in KNOWN]
+    if unknown:
+        listed = ", ".join(repr(name) for name in unknown)
+        raise Mistake(f"{file} has unknown columns: {listed}.{nearest_name(unknown[0], KNOWN)}")
+    if len(set(names)) < len(names):
+        raise Mistake(f"{file} has two columns of the same name.")
+    if not RESULTS & set(names):
+        raise Mistake(f"{file} has no column of results: one of sec_per_it, tflops, mem_gb or status is needed.")
+
+
+def _trial(
+    values: dict[str, str], where: str, file: str, line: int, kind: Literal["csv", "published"], seen: Counter[str]
+) -> Trial:
+    source = Source(
+        kind=kind,
+        file=file,
+        line=line,
+        section=values.get("section", ""),
+        table=f"{file}: {values.get('section', '')}".rstrip(": "),
+        label=values.get("id", ""),
+        date=values.get("date", ""),
+        note=values.get("notes", ""),
+    )
+    setup = Setup.of(_setup(values, where), where)
+    result = Outcome.of(_outcome(values, where), where)
+    return row.trial(setup, result, source.model_copy(update={"file": file}), seen)
+
+
+def _setup(values: dict[str, str], where: str) -> dict[str, Any]:
+    setup: dict[str, Any] = {}
+    for name, cell in values.items():
+        if name in WHOLE:
+            setup[WHOLE[name]] = cells.whole(cell, f"{where}, column {name},")
+        elif name in TEXT and cell:
+            setup[name] = cell
+    zero = cells.number(values.get("zero_stage", ""), f"{where}, column zero_stage,")
+    setup["zero"] = None if zero is None else int(zero)
+    setup["recompute"] = values.get("recompute") or {"true": "full", "false": "none"}.get(values.get("act_ckpt", ""))
+    setup["sequence_parallel"] = {"true": True, "false": False}.get(values.get("sequence_parallel", "").lower())
+    setup["optimizer"] = _optimizer(values.get("optimizer", ""))
+    environment = dict(re.findall(r"(\w+)=(\S+)", values.get("env", "")))
+    if freq := environment.pop("freq", None):
+        setup["freq_ghz"] = cells.number(freq, f"{where}, column env,")
+    return row.complete({**setup, "environment": environment}, None)
+
+
+def _outcome(values: dict[str, str], where: str) -> dict[str, Any]:
+    def quantity(name: str) -> float | None:
+        return cells.number(values.get(name, ""), f"{where}, column {name},") or None
+
+    state = values.get("status", "").strip().lower()
+    if state not in STATUSES:
+        raise Mistake(f"{where}, column status, is {state!r}.{nearest_name(state, STATUSES)}")
+    milliseconds = quantity("iteration time (ms)")
+    iterations = quantity("iterations")
+    return {
+        "status": STATUSES[state],
+        "reason": "may hang" if state == "may_hang" else values.get("reason", ""),
+        "seconds": milliseconds / 1000 if milliseconds else quantity("sec_per_it"),
+        "seconds_low": quantity("sec_low"),
+        "seconds_high": quantity("sec_high"),
+        "iterations": None if iterations is None else int(iterations),
+        "memory_gib": quantity("mem_gb"),
+        "tokens_per_second": quantity("tokens_per_second"),
+        "tflops": quantity("tflops"),
+        "tflops_formula": values.get("tflops_formula") or None,
+    }
+
+
+def _optimizer(text: str) -> str | None:
+    plain = text.lower()
+    if "bnb" in plain or "8bit" in plain or "8-bit" in plain:
+        return "adam-8bit"
+    if "fused" in plain:
+        return "fused-adam"
+    return "adam" if "adam" in plain else (text or None)

@@ -1,0 +1,83 @@
+"""A row of a notes table, with what is stated around it, becomes a Trial."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from trimaran.ledger.reading import trial_id
+from trimaran.ledger.tables import cells
+from trimaran.spec import Outcome, Setup, Source, Trial
+
+WHOLE = {"nodes", "devices", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "dp", "tp", "pp", "mbs", "gbs"}
+
+
+def setup_values(row: Mapping[str, str], where: str) -> dict[str, Any]:
+    """What the row itself says of the set-up."""
+    values: dict[str, Any] = {}
+    for name, cell in row.items():
+        if name in WHOLE:
+            values[name] = cells.whole(cell, f"{where}, column {name},")
+    if "zero" in row:
+        zero = cells.number(row["zero"], f"{where}, column zero,")
+        values["zero"] = None if zero is None else int(zero)
+    if row.get("size_label"):
+        values["size_label"] = row["size_label"]
+    if (checkpointed := row.get("recompute", "").strip().lower()) in ("yes", "no"):
+        values["recompute"] = "full" if checkpointed == "yes" else "none"
+    if "freq" in row:
+        values["freq_ghz"] = cells.number(row["freq"], f"{where}, column freq,")
+    if (is_async := row.get("async", "").strip().lower()) in ("yes", "no"):
+        values["environment"] = {"CUDA_LAUNCH_BLOCKING": "0" if is_async == "yes" else "1"}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def outcome(row: Mapping[str, str], where: str) -> Outcome:
+    state, words = cells.status([row.get(name, "") for name in ("memory", "seconds", "tflops", "notes")])
+    seconds = cells.number(row.get("seconds", ""), f"{where}, seconds,")
+    if "milliseconds" in row and (milliseconds := cells.number(row["milliseconds"], f"{where}, milliseconds,")):
+        seconds = milliseconds / 1000
+    notes = row.get("notes", "")
+    memory = cells.gibibytes(row.get("memory", ""), f"{where}, memory,")
+    tflops = cells.number(row.get("tflops", ""), f"{where}, TFLOPs,")
+    if memory is None:
+        memory = cells.memory_in_words(notes, f"{where}, notes,")
+    return Outcome(
+        status=state,
+        reason=words,
+        seconds=seconds or None,
+        memory_gib=memory or None,
+        tflops=tflops or None,
+    )
+
+
+def complete(values: dict[str, Any], devices_per_node: int | None) -> dict[str, Any]:
+    """Device counts follow from each other; dp follows from the devices where no column gives it."""
+    known = dict(values)
+    per_node = known.setdefault("devices_per_node", devices_per_node)
+    if known.get("devices") is None and known.get("nodes") and per_node:
+        known["devices"] = known["nodes"] * per_node
+    if known.get("nodes") is None and known.get("devices") and per_node:
+        known["nodes"] = -(-known["devices"] // per_node)
+    parts = (known.get("tp") or 0) * (known.get("pp") or 0)
+    if known.get("dp") is None and known.get("devices") and parts and known["devices"] % parts == 0:
+        known["dp"] = known["devices"] // parts
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def usual_devices_per_node(rows: list[dict[str, Any]]) -> int | None:
+    """What most rows of a table agree on when dp x tp x pp are divided by their nodes."""
+    counts: Counter[int] = Counter()
+    for row in rows:
+        if all(row.get(name) for name in ("dp", "tp", "pp", "nodes")):
+            devices = row["dp"] * row["tp"] * row["pp"]
+            if devices % row["nodes"] == 0:
+                counts[devices // row["nodes"]] += 1
+    agreed, times = counts.most_common(1)[0] if counts else (0, 0)
+    return agreed if times * 2 > len(rows) else None
+
+
+def trial(setup: Setup, result: Outcome, source: Source, seen: Counter[str]) -> Trial:
+    """The id is made of what was printed, not of the line, so text added above a table changes nothing."""
+    content = trial_id(source.kind, source.section, setup.model_dump(), result.model_dump(), source.date, source.note)
+    seen[content] += 1
+    return Trial(id=trial_id(content, seen[content]), setup=setup, outcome=result, source=source)

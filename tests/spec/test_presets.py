@@ -1,0 +1,279 @@
+"""What ships with the package is true: shapes have their published sizes, constants say where they come from."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimaran.spec import Batch, Cluster, Job, Layout, Link, Mistake, Model, Trainer, presets
+from trimaran.spec import here as here_module
+from trimaran.spec.noun import Noun
+
+CLUSTERS = [name for name in presets.names("clusters") if name != presets.HERE]
+ALL = [(kind, name) for kind in presets.KINDS for name in presets.names(kind) if name != presets.HERE]
+FORMULAS = {"bigscience-approx", "bigscience-exact", "model", "model-causal", "hardware", "6n", "6n-attention"}
+
+
+def holds_number(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(holds_number(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(holds_number(item) for item in value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def unsourced(noun: Any) -> list[str]:
+    """Numbers of a cluster, and everything of a trainer, that no sentence accounts for."""
+    if isinstance(noun, Link):
+        return [] if " " in noun.source.strip() else ["source"]
+    found = []
+    for name, value in noun:
+        if isinstance(value, Noun):
+            found += [f"{name}.{inner}" for inner in unsourced(value)]
+        elif name in ("name", "sources"):
+            continue
+        elif (holds_number(value) or isinstance(noun, Trainer)) and " " not in noun.sources.get(name, "").strip():
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_a_preset_has_its_files_name_and_survives_yaml_and_json(kind: str, name: str) -> None:
+    preset = presets.preset(kind, name)
+    assert preset.plain()["name"] == name
+    assert type(preset).from_yaml(preset.to_yaml()) == preset
+    assert type(preset).from_json(preset.to_json()) == preset
+
+
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in ALL if pair[0] != "models"])
+def test_every_constant_of_a_cluster_or_trainer_has_a_source(kind: str, name: str) -> None:
+    preset: Any = presets.preset(kind, name)
+    assert unsourced(preset) == []
+    assert set(preset.sources) <= set(type(preset).model_fields)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_constant_that_loses_its_source_is_noticed(name: str) -> None:
+    cluster = presets.cluster(name).plain()
+    for part, fields in ((cluster, ("nodes", "context_gib", "slack")), (cluster["device"], ("units", "power_watts"))):
+        for field in fields:
+            sentence = part["sources"].pop(field)
+            assert [missing.split(".")[-1] for missing in unsourced(Cluster.of(cluster))] == [field]
+            part["sources"][field] = sentence
+    cluster["between"]["source"] = ""
+    assert unsourced(Cluster.of(cluster)) == ["between.source"]
+
+
+@pytest.mark.parametrize("name", presets.names("models"))
+def test_every_model_says_where_its_shape_comes_from(name: str) -> None:
+    assert " " in presets.model(name).source
+
+
+def gpt_layers(model: Model) -> int:
+    """BigScience's l(12h² + 13h): attention, an MLP of 4h and two norms, all with biases."""
+    return model.layers * (12 * model.hidden**2 + 13 * model.hidden)
+
+
+def gpt_size(model: Model) -> int:
+    return gpt_layers(model) + (model.vocab + model.seq_len + 2) * model.hidden
+
+
+GPT_BILLIONS = {
+    "gpt-181b": 181,
+    "gpt-182b": 182,
+    "gpt-196b": 196,
+    "gpt-177b": 177,
+    "gpt-104b-wide": 104,
+    "fugaku-30b": 30,
+    "gpt-1b3": 1.3,
+    "gpt3-175b": 174.6,  # as the Megatron-LM paper counts it
+    # arXiv 2104.04473, table 1
+    "sc21-1.7b": 1.7,
+    "sc21-3.6b": 3.6,
+    "sc21-7.5b": 7.5,
+    "sc21-18b": 18.4,
+    "sc21-39b": 39.1,
+    "sc21-76b": 76.1,
+    "sc21-145b": 145.6,
+    "sc21-310b": 310.1,
+    "sc21-530b": 529.6,
+    "sc21-1t": 1008.0,
+}
+
+
+@pytest.mark.parametrize(("name", "billions"), GPT_BILLIONS.items())
+def test_a_gpt_has_the_size_its_paper_prints(name: str, billions: float) -> None:
+    model = presets.model(name)
+    assert (model.mlp, model.norm, model.position) == ("gelu", "layernorm", "learned")
+    assert model.tied_embeddings
+    assert not model.embedding_norm
+    assert model.ffn_hidden == 4 * model.hidden
+    digits = 0 if isinstance(billions, int) else 1
+    assert round(gpt_size(model) / 1e9, digits) == billions
+
+
+def test_the_200b_of_bigscience_counts_its_layers_only() -> None:
+    model = presets.model("gpt-200b")
+    assert round(gpt_layers(model) / 1e9, 1) == 199.1
+    assert round(gpt_size(model) / 1e9, 1) == 202.7
+
+
+def test_bloom_has_every_parameter_of_the_released_model() -> None:
+    model = presets.model("bloom-176b")
+    assert (model.heads, model.position, model.embedding_norm, model.tied_embeddings) == (112, "alibi", True, True)
+    # No position table; one norm after the embedding, one at the end, each a weight and a bias.
+    assert gpt_layers(model) + (model.vocab + 4) * model.hidden == 176_247_271_424
+
+
+def test_the_mistaken_104b_is_a_57b() -> None:
+    meant, measured = presets.model("gpt-104b-wide"), presets.model("gpt-104b-wide-ffn20480")
+    assert measured == meant.but(name=measured.name, ffn_hidden=20480, source=measured.source)
+    lost = meant.layers * (meant.ffn_hidden - measured.ffn_hidden) * (2 * meant.hidden + 1)
+    assert round((gpt_size(meant) - lost) / 1e9, 1) == 56.7
+
+
+@pytest.mark.parametrize(
+    ("name", "released"),
+    [("llama3-8b", 8_030_261_248), ("llama3-70b", 70_553_706_496), ("llama3-405b", 405_853_388_800)],
+)
+def test_a_llama_has_every_parameter_of_the_released_model(name: str, released: int) -> None:
+    model = presets.model(name)
+    assert (model.mlp, model.norm, model.position) == ("swiglu", "rmsnorm", "rotary")
+    assert (model.bias, model.tied_embeddings) == (False, False)
+    hidden, kv_width = model.hidden, model.kv_heads * model.hidden // model.heads
+    layer = 2 * hidden**2 + 2 * hidden * kv_width + 3 * hidden * model.ffn_hidden + 2 * hidden
+    assert model.layers * layer + 2 * model.vocab * hidden + hidden == released
+
+
+def test_every_device_of_the_published_measurements_has_a_cluster() -> None:
+    devices = {presets.cluster(name).device.name for name in CLUSTERS}
+    assert devices == {"a100-80gb", "v100-32gb", "v100-16gb", "a64fx", "h100-80gb", "h200"}
+
+
+def test_a_device_offers_only_the_number_formats_it_has() -> None:
+    formats = {name: set(presets.cluster(name).device.peak_tflops) for name in CLUSTERS}
+    assert formats["jean-zay-v100-32gb"] == formats["jean-zay-v100-16gb"] == {"fp32", "fp16"}
+    assert formats["fugaku"] == {"fp32", "fp16"}
+    assert formats["jean-zay-a100-80gb"] == formats["selene"] == {"fp32", "fp16", "bf16"}
+    assert formats["dgx-h100"] == formats["hgx-h200"] == {"fp32", "fp16", "bf16", "fp8"}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_no_device_multiplies_faster_than_its_peak(name: str) -> None:
+    device = presets.cluster(name).device
+    assert all(tflops < device.peak_tflops[precision] for precision, tflops in device.matmul_tflops.items())
+
+
+@pytest.mark.parametrize("name", presets.names("trainers"))
+def test_a_trainer_prints_by_a_known_formula(name: str) -> None:
+    assert presets.trainer(name).prints in FORMULAS
+
+
+def bloom_on(trainer: str) -> Job:
+    """The layout with which BLOOM was trained."""
+    return Job.of(
+        {
+            "model": presets.model("bloom-176b").plain(),
+            "cluster": presets.cluster("jean-zay-a100-80gb").plain(),
+            "trainer": presets.trainer(trainer).plain(),
+            "layout": Layout(dp=8, tp=4, pp=12, micro_batch=2, zero=1, recompute="full", split="weighted").plain(),
+            "batch": Batch(size=2048).plain(),
+        }
+    )
+
+
+def test_blooms_own_run_can_be_described_with_presets() -> None:
+    job = bloom_on("megatron-deepspeed-2022")
+    assert job.stage_layers == (5, *[6] * 10, 5)
+    assert job.micro_batches == 128
+
+
+def test_blooms_own_run_is_refused_to_a_trainer_that_cannot_tie_embeddings_over_stages() -> None:
+    with pytest.raises(Mistake, match="torchtitan"):
+        bloom_on("torchtitan")
+
+
+def test_a_misspelt_preset_gets_the_nearest_name() -> None:
+    with pytest.raises(Mistake, match=r"no preset 'bloom-175b' among the models\. Did you mean 'bloom-176b'\?"):
+        presets.model("bloom-175b")
+
+
+@pytest.fixture
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_here_is_one_device_per_core_with_no_more_memory_than_the_machine() -> None:
+    cluster = here_module.here()
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    total_gib = next(int(line.split()[1]) for line in lines if line.startswith("MemTotal")) / 2**20
+    assert cluster.devices == len(os.sched_getaffinity(0))
+    assert 0 < cluster.devices * cluster.device.memory_gib <= total_gib
+
+
+@pytest.mark.usefixtures("without_gpus")
+def test_here_measures_its_cores_and_says_so() -> None:
+    cluster = here_module.here()
+    device = cluster.device
+    assert unsourced(cluster) == []
+    assert all(device.sources[name].startswith("measured here") for name in ("peak_tflops", "memory_gb_per_s"))
+    # A core does 2 to 128 fp32 operations a cycle at 0.5 to 6 GHz, and copies no faster than its caches.
+    assert 0.001 < device.peak_tflops["fp32"] < 0.77
+    assert 0.1 < device.memory_gb_per_s < 500
+
+
+@pytest.mark.parametrize(
+    ("line", "limited"),
+    [
+        ("0::/job/step", "sys/fs/cgroup/job/memory.max"),
+        ("4:cpu,memory:/job/step", "sys/fs/cgroup/memory/job/memory.limit_in_bytes"),
+    ],
+)
+def test_a_limit_on_the_control_groups_parent_is_the_memory_here(tmp_path: Path, line: str, limited: str) -> None:
+    groups, limit = tmp_path / "proc/self/cgroup", tmp_path / limited
+    groups.parent.mkdir(parents=True)
+    groups.write_text(f"7:cpuset:/elsewhere\n{line}\n")
+    step = limit.parent / "step" / limit.name
+    step.parent.mkdir(parents=True)
+    step.write_text("max\n")
+    limit.write_text(f"{2**28}\n")
+    assert here_module._memory_bytes(tmp_path) == 2**28
+
+
+def nvidia_smi(monkeypatch: pytest.MonkeyPatch, folder: Path, cards: str, chosen: str = "") -> None:
+    """Put a command on the path that shows some cards, and others when asked by --id."""
+    command = folder / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\ncase \"$*\" in *--id=*) echo '{chosen}';; *) echo '{cards}';; esac\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+H200 = "143771, 616, NVIDIA H200"
+
+
+def test_known_gpus_are_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvidia_smi(monkeypatch, tmp_path, cards=f"{H200}\n{H200}", chosen=H200)
+    cluster = here_module.here()
+    assert (cluster.name, cluster.device.name, cluster.devices) == ("here", "h200", 2)
+    assert cluster.device.memory_gib == pytest.approx(139.8007, abs=0.001)  # as torch saw that card
+    assert unsourced(cluster) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert here_module.here().devices == 1
+
+
+@pytest.mark.parametrize("card", ["NVIDIA GH200 480GB", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090"])
+def test_an_unknown_gpu_is_named_and_not_taken_for_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, card: str
+) -> None:
+    nvidia_smi(monkeypatch, tmp_path, cards=f"24564, [N/A], {card}")
+    with pytest.raises(Mistake, match=f"{card}.*cluster file"):
+        here_module.here()
+
+
+def test_a_machine_of_different_gpus_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvidia_smi(monkeypatch, tmp_path, cards=f"{H200}\n81251, [N/A], NVIDIA A100-SXM4-80GB")
+    with pytest.raises(Mistake, match="CUDA_VISIBLE_DEVICES"):
+        here_module.here()
