@@ -3,10 +3,10 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trimaran.ledger.logs import is_megatron, is_torchtitan, read_megatron, read_torchtitan
 from trimaran.ledger.reading import Reading
@@ -17,10 +17,10 @@ from trimaran.spec import Mistake
 HEAD_BYTES = 400_000
 
 
-def read_file(path: Path) -> Reading:
-    """Everything a file tells, or a Mistake that says why it tells nothing."""
+def read_file(path: Path, progress: Callable[[int], object] = lambda count: None) -> Reading:
+    """Everything a file tells, or a Mistake that says why it tells nothing. `progress` hears of the bytes read."""
     name = str(path)
-    with _bytes_of(path) as file:
+    with _bytes_of(path, progress) as file:
         head_bytes = file.read(HEAD_BYTES)
         _check(head_bytes, name)
         head = head_bytes.decode("utf-8", errors="replace").lstrip("\ufeff")
@@ -43,15 +43,27 @@ def read_file(path: Path) -> Reading:
     return reading
 
 
+class _Watched(io.FileIO):
+    """A file that tells how much of it has been read."""
+
+    def __init__(self, path: Path, progress: Callable[[int], object]) -> None:
+        super().__init__(path, "rb")
+        self._progress = progress
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer) or 0
+        self._progress(count)
+        return count
+
+
 @contextmanager
-def _bytes_of(path: Path) -> Iterator[BinaryIO]:
+def _bytes_of(path: Path, progress: Callable[[int], object]) -> Iterator[BinaryIO]:
     """The file's bytes, unpacked where they are gzip's (again by content)."""
     if path.is_dir():
         raise Mistake(f"{path} is a directory; name the files in it, such as {path}/*.log.")
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
+        with io.BufferedReader(_Watched(path, progress), 1 << 20) as raw:
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
             yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
     except FileNotFoundError:
         raise Mistake(f"There is no file {path}.") from None

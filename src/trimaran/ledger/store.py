@@ -257,6 +257,8 @@ def _look_at(path: Path, wait_seconds: float) -> int:
 
     Never by open(path): closing that would drop the locks this process holds on the file through SQLite.
     """
+    if path.stat().st_size == 1:  # SQLite would take it for an empty file, and write over it
+        raise Mistake(f"{path} is not a ledger: it is not an SQLite file.")
     connection = _connect(path, _read_mode(path), wait_seconds)
     try:
         connection.execute("BEGIN")  # one look: `immutable` does not notice if somebody writes meanwhile
@@ -278,10 +280,11 @@ def _connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=wait_seconds, isolation_level=None
     )
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("PRAGMA cache_size = -65536")  # KiB: a large import then writes each page once
-    connection.execute("PRAGMA cell_size_check = ON")  # finds more kinds of damage
+    with _closed_on_error(connection):
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -65536")  # KiB: a large import then writes most pages once
+        connection.execute("PRAGMA cell_size_check = ON")  # finds more kinds of damage
     return connection
 
 

@@ -47,7 +47,7 @@ def check_label(trial: Trial) -> Iterator[Finding]:
         yield Finding("impossible", "size", trial.id, where(trial), message + ".", {"size_label": size_label(held)})
     else:
         yield Finding(
-            "contradictory", "size", trial.id, where(trial), message + " at least (ffn or vocabulary unstated)."
+            "contradictory", "size", trial.id, where(trial), message + " (its ffn or vocabulary is not stated)."
         )
 
 

@@ -1,84 +1,169 @@
-"""The fields of Megatron's iteration line: text between bars, found by name, since they come and go and change order.
+"""The fields of Megatron's iteration line: text between bars, found by name, since they come and go.
 
-Searched for, not split: a million lines have seventeen million fields, and seven of each line are of use.
+A million lines have seventeen million fields. So a line is read by the layout of an earlier one with as many fields,
+checked by name; and only a line that cannot be read is looked at again, slowly, for the reason.
 """
 
 import math
+import re
 
 ELAPSED = "elapsed time per iteration ("
+_TIMES = (" elapsed time per iteration (s):", " elapsed time per iteration (ms):")
+_BATCH, _LOSS = " global batch size:", " lm loss:"
+_SKIPPED, _NAN = " number of skipped iterations:", " number of nan iterations:"
+_TFLOPS = (" TFLOPs:", " throughput per GPU (TFLOP/s/GPU):")
+_COUNTS = {
+    _BATCH: "the global batch size",
+    _SKIPPED: "the number of skipped iterations",
+    _NAN: "the number of nan iterations",
+}
+_WANTED = (_TIMES, (_BATCH,), (_LOSS,), (_SKIPPED,), (_NAN,), _TFLOPS)
 _LARGEST = 10**15  # beyond any count a log can hold, below what a column can
+_SLASHED = re.compile(r"(\d)/[\d.]+ *\|")
 
 
-def field(text: str, name: str) -> str:
-    """What stands between the name and the next bar; '' where the line does not have the field."""
-    begin = text.find(name)
+# number, total, global batch, skipped, nan; seconds, TFLOPs, loss. 0, NaN and None stand for what is not printed.
+Iteration = tuple[int, int, int, int, int, float, float, float | None]
+
+
+class _Counts(dict[str, int]):
+    """Counts by their text: all but the number of the iteration are the same on nearly every line."""
+
+    def __missing__(self, raw: str) -> int:
+        value = int(raw) if raw else 0
+        if not 0 <= value < _LARGEST:
+            raise ValueError
+        self[raw] = value
+        return value
+
+
+class Layout:
+    """Where the fields of use stand between the bars."""
+
+    def __init__(self, parts: list[str]) -> None:
+        places = {part[: part.find(":") + 1]: place for place, part in enumerate(parts)}
+        found = [next((name for name in names if name in places), "") for names in _WANTED]
+        self.scale = 1000.0 if found[0] == _TIMES[1] else 1.0
+        self._slots = [(places[name] if name else -1, name, len(name)) for name in found]
+        self._missing = [name for names, name in zip(_WANTED, found, strict=True) if not name for name in names]
+
+    def values(self, parts: list[str]) -> list[str] | None:
+        """The value of each wanted field, '' for one that is missing; None if the line has another layout."""
+        values = []
+        for place, name, length in self._slots:  # a missing field is '' of the '' after the last bar
+            part = parts[place]
+            if not part.startswith(name):
+                return None
+            values.append(part[length:])
+        return values
+
+    def is_complete_for(self, text: str) -> bool:
+        """Whether the text has none of the fields that are missing here."""
+        return not self._missing or not any(name in text for name in self._missing)
+
+
+class IterationParser:
+    def __init__(self) -> None:
+        self._layouts: dict[int, Layout] = {}
+        self._counts = _Counts()
+
+    def parse(self, text: str) -> Iteration:
+        """A line from 'iteration ' to its last bar; a ValueError says in words why it cannot be used."""
+        try:
+            return self._parse(text)
+        except ValueError:
+            head, bar, rest = text.partition("|")
+            shorter = head + bar + _SLASHED.sub(r"\1 |", rest)  # some forks print 'this one/mean of all'
+            why = _reason(shorter)
+            if why:
+                raise ValueError(why) from None
+            return self._parse(shorter)
+
+    def _parse(self, text: str) -> Iteration:
+        parts = text.split("|")
+        layout = self._layouts.get(len(parts))
+        values = layout.values(parts) if layout and layout.is_complete_for(text) else None
+        if layout is None or values is None:
+            layout = self._layouts[len(parts)] = Layout(parts)
+            values = layout.values(parts) or []
+        time, size, loss, skipped, nan, tflops = values
+        head, _, total = parts[0][len("iteration ") :].partition("/")
+        number = int(head)
+        seconds = float(time) / layout.scale
+        throughput = float(tflops) if tflops else math.nan
+        if not (0 <= number < _LARGEST and 0.0 < seconds < math.inf):
+            raise ValueError
+        if tflops and not 0.0 <= throughput < math.inf:
+            raise ValueError
+        counts = self._counts
+        last_loss = float(loss) if loss else None
+        return number, counts[total], counts[size], counts[skipped], counts[nan], seconds, throughput, last_loss
+
+
+def _field(text: str, name: str) -> str:
+    """What stands between the name and the next bar, '' without such a field."""
+    begin = text.find("|" + name)
     if begin < 0:
         return ""
-    begin += len(name)
+    begin += 1 + len(name)
     return text[begin : text.find("|", begin)]
 
 
-def number(raw: str, what: str) -> float:
-    try:
-        return float(raw)
-    except ValueError:
-        pass
-    try:
-        return float(raw.partition("/")[0])  # some forks print 'this one/mean of all'
-    except ValueError:
-        raise ValueError(f"{what} is {raw.strip()!r}, which is not a number") from None
-
-
-def count(raw: str, what: str) -> int:
-    try:
-        value = int(raw)
-    except ValueError:
-        value = -1
-    if not 0 <= value < _LARGEST:
-        raise ValueError(f"{what} is {raw.strip()!r}, which is not a count")
-    return value
-
-
-def seconds(text: str) -> float:
+def _reason(text: str) -> str:
+    """Why a line cannot be used; '' when it can."""
+    number, _, total = text.partition("|")[0].removeprefix("iteration ").partition("/")
+    if not (_is_count(number) and _is_count(total)):
+        return f"'{number.strip()}/{total.strip()}' is not the number of an iteration"
     begin = text.find(ELAPSED) + len(ELAPSED)
+    if begin < len(ELAPSED):
+        return "it has no time per iteration"
     unit, _, raw = text[begin : text.find("|", begin)].partition("):")
     if unit not in ("s", "ms"):
-        raise ValueError(f"the unit of the time is {unit!r}; s and ms are known")
-    value = number(raw, "the time per iteration")
-    value = value / 1000.0 if unit == "ms" else value
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"the time per iteration is {raw.strip()}; only a positive number can be used")
-    return value
+        return f"the unit of the time is {unit!r}; s and ms are known"
+    if not 0.0 < _number(raw) < math.inf:
+        return f"the time per iteration is {raw.strip()!r}; only a positive number can be used"
+    for name in _TFLOPS:
+        raw = _field(text, name)
+        if raw and not 0.0 <= _number(raw) < math.inf:
+            return f"the throughput is {raw.strip()!r}; only a number from 0 up can be used"
+    for name, what in _COUNTS.items():
+        raw = _field(text, name)
+        if raw and not _is_count(raw):
+            return f"{what} is {raw.strip()!r}, which is not a count"
+    raw = _field(text, _LOSS)
+    return "" if not raw or _is_number(raw) else f"the loss is {raw.strip()!r}, which is not a number"
 
 
-def tflops(text: str) -> float:
-    """NaN where none is printed."""
-    raw = field(text, "| TFLOPs:") or field(text, "| throughput per GPU (TFLOP/s/GPU):")
-    if not raw:
-        return math.nan
-    value = number(raw, "the throughput")
-    if not 0.0 <= value < math.inf:
-        raise ValueError(f"the throughput is {raw.strip()}; only a number from 0 up can be used")
-    return value
+def _is_count(raw: str) -> bool:
+    return raw.strip().isdecimal() and len(raw.strip()) < len(str(_LARGEST))
+
+
+def _is_number(raw: str) -> bool:
+    try:
+        float(raw)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(raw: str) -> float:
+    return float(raw) if _is_number(raw) else math.nan
 
 
 def tokens_per_sample(first: str, last: str) -> int | None:
     """The sequence length: tokens over samples consumed between two lines, or since the start where there is one."""
     consumed = []
     for text in (first, last):
-        samples, tokens = field(text, "| consumed samples:"), field(text, "| consumed tokens:")
-        try:
-            consumed.append((count(samples, "samples"), count(tokens, "tokens")))
-        except ValueError:
+        pair = [_field(text, name) for name in (" consumed samples:", " consumed tokens:")]
+        if not all(_is_count(raw) for raw in pair):
             return None
-    (first_samples, first_tokens), (samples_seen, tokens_seen) = consumed
+        consumed.append([int(raw) for raw in pair])
+    samples, tokens = consumed[1]
     if first != last:
-        samples_seen, tokens_seen = samples_seen - first_samples, tokens_seen - first_tokens
-    if samples_seen <= 0 or tokens_seen <= 0 or tokens_seen % samples_seen:
-        return None
-    return tokens_seen // samples_seen
+        samples, tokens = samples - consumed[0][0], tokens - consumed[0][1]
+    return tokens // samples if samples > 0 and tokens > 0 and tokens % samples == 0 else None
 
 
 def is_same_iteration(one: str, other: str) -> bool:
     """Whether two ranks print the same iteration: they may differ in their clocks, not in samples and loss."""
-    return all(field(one, name) == field(other, name) for name in ("| consumed samples:", "| lm loss:"))
+    return all(_field(one, name) == _field(other, name) for name in (" consumed samples:", _LOSS))

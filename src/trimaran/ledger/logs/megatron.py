@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from trimaran.ledger.logs import fields
 from trimaran.ledger.logs.arguments import KNOWN, argument, remarks_of, setup_of
 from trimaran.ledger.logs.failure import FailureWatch, stronger
-from trimaran.ledger.logs.fields import ELAPSED, count, field, number
+from trimaran.ledger.logs.fields import ELAPSED, IterationParser
 from trimaran.ledger.logs.memory import Memory
 from trimaran.ledger.logs.prefix import date_of, label_of, split_label, without_colour
 from trimaran.ledger.logs.run import Run, trial_of
@@ -22,7 +22,7 @@ _HEAD = re.compile(r"\biteration +\d+/ *\d+ *\|")
 _HEAD_BEGUN = re.compile(r"\biteration +\d+(?:$| *\d*/ *\d*(?:$| *\|))")
 _DUMP = re.compile(r"\b(?:tensor_model_parallel_size|hidden_size|micro_batch_size) \.{2,} \d")
 _MEMORY = re.compile(r"\[Rank (\d{1,9})\] \(after (\d{1,12}) iterations\) memory \(MB\)")
-_RESERVED = re.compile(r"\| max reserved: *([^\s|\[]+)")
+_RESERVED = re.compile(r"\| max reserved: *(\d+(?:\.\d+)?)")
 _PADDED = re.compile(r"padded vocab .*\(new size: (\d+)\)")
 _DEEPSPEED_SIGNS = ("| consumed tokens:", "| samples per second:", "| TFLOPs:")
 _TEXT_LENGTH = 300  # of an unusable line that is shown
@@ -43,6 +43,7 @@ class _MegatronReader:
         self._arguments: dict[int, dict[str, str]] = {}  # by the run's ordinal
         self._dumping = False
         self._next_memory = Memory()  # of a run that has reported memory, but no iteration yet
+        self._parser = IterationParser()
         self._watch = FailureWatch()
         self._unread: list[Unread] = []
 
@@ -74,9 +75,10 @@ class _MegatronReader:
 
     def _take_iterations(self, at: int, line: str) -> None:
         text = without_colour(line).rstrip()
-        if text.endswith("|") and text.find(ELAPSED) == text.rfind(ELAPSED) and "memory (MB)" not in text:
-            start = text.find("iteration ")
-            self._take_iteration(at, text[:start], text[start:])
+        start = text.find("iteration ")
+        prefix = text[:start]
+        if text.endswith("|") and text.find(ELAPSED, start) == text.rfind(ELAPSED) and "|" not in prefix:
+            self._take_iteration(at, prefix, text[start:])
         else:
             self._take_pieces(at, text)
 
@@ -111,31 +113,19 @@ class _MegatronReader:
 
     def _take_iteration(self, at: int, prefix: str, text: str) -> None:
         try:
-            slash = text.find("/")
-            iteration = count(text[len("iteration ") : slash], "the iteration")
-            total = count(text[slash + 1 : text.find("|")], "the number of iterations")
-            seconds = fields.seconds(text)
-            batch = count(field(text, "| global batch size:") or "0", "the global batch size")
-            tflops = fields.tflops(text)
-            loss = field(text, "| lm loss:")
-            last_loss = number(loss, "the loss") if loss else None  # nan is a legal loss
-            skipped = field(text, "| number of skipped iterations:")
-            skips = count(skipped, "the number of skipped iterations") if skipped else None
-            nan = field(text, "| number of nan iterations:")
-            nans = count(nan, "the number of nan iterations") if nan else None
+            number, total, batch, skipped, nan, seconds, tflops, loss = self._parser.parse(text)
         except ValueError as error:
             self._refuse(at, prefix + text, str(error))
             return
-        run = self._run_of(at, iteration, total, prefix, text)
+        run = self._run_of(at, number, total, prefix, text)
         if run is None:
             return
-        run.add(iteration, seconds, batch, tflops, text)
-        if last_loss is not None:
-            run.loss = last_loss
-        if skips is not None:
-            run.skipped = (run.skipped or 0) + skips
-        if nans is not None:
-            run.nan = (run.nan or 0) + nans
+        run.add(number, seconds, batch, tflops, text)
+        if loss is not None:
+            run.loss = loss  # nan is a legal loss
+        if skipped or nan:
+            run.skipped = (run.skipped or 0) + skipped
+            run.nan = (run.nan or 0) + nan
 
     def _run_of(self, at: int, iteration: int, total: int, prefix: str, text: str) -> Run | None:
         """The run an iteration belongs to; None when another rank has printed it before."""
@@ -150,6 +140,8 @@ class _MegatronReader:
         self._dumping = False
         run.begin(at, text, label_of(prefix), date_of(prefix), total)
         run.varying_length = "| curriculum seqlen:" in text
+        run.skipped = 0 if "skipped iterations:" in text else None
+        run.nan = 0 if "nan iterations:" in text else None
         return run
 
     def _new_run(self, at: int) -> Run:
@@ -178,10 +170,7 @@ class _MegatronReader:
         heads = list(_MEMORY.finditer(line))
         for head, limit in zip(heads, [*(head.start() for head in heads[1:]), len(line)], strict=True):
             reserved = _RESERVED.search(line, head.end(), limit)
-            try:
-                mib = number(reserved[1], "the memory") if reserved else math.nan
-            except ValueError:
-                mib = math.nan
+            mib = float(reserved[1]) if reserved else math.nan
             if not 0 <= mib < math.inf:
                 self._refuse(at, line[head.start() : limit], "it has no usable 'max reserved'")
             elif mib > 0:  # 0 is printed where the device is not PyTorch's own

@@ -10,19 +10,18 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from trimaran.ledger.logs.failure import FailureWatch, stronger
-from trimaran.ledger.logs.fields import count, number
 from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
 from trimaran.ledger.logs.run import Run, trial_of
 from trimaran.ledger.reading import Reading, Unread
 from trimaran.spec import Setup, Trial
 
-_STEP = re.compile(r"(?<!validate )\bstep: *([\d,]+)\s+\S*?loss: *(\S+)")
+_STEP = re.compile(r"(?<!validate )\bstep: *(\d[\d,]{0,15})\s+\S*?loss: *(\S+)")
 _STEP_BEGUN = re.compile(r"(?<!validate )\bstep: *[\d,]+(?:$| )")
 _END = re.compile(r"mfu: *[^\s%]+%")
 _TPS = re.compile(r"\btps: *(\S+)")
-_TFLOPS = re.compile(r"\btflops: *([\d.,]+)")
-_MEMORY = re.compile(r"memory: *([\d.]+)GiB\(")
+_TFLOPS = re.compile(r"\btflops: *(\d[\d,]*(?:\.\d+)?)\b")
+_MEMORY = re.compile(r"memory: *(\d+(?:\.\d+)?)GiB\(")
 _PREAMBLE = re.compile(r"\[titan\]|device mesh with (?:\[|parallelism: )")
 _TEXT_LENGTH = 300  # of an unusable line that is shown
 _MIB_PER_GIB = 1024.0
@@ -81,14 +80,14 @@ class _TitanReader:
     def _take_step(self, at: int, prefix: str, text: str, head: re.Match[str]) -> None:
         tps, printed, memory = _TPS.search(text), _TFLOPS.search(text), _MEMORY.search(text)
         try:
-            step = count(head[1].replace(",", ""), "the step")
-            rate = number(tps[1].replace(",", ""), "tokens per second") if tps else math.nan
-            loss = number(head[2], "the loss")
-            tflops = number(printed[1].replace(",", ""), "the throughput") if printed else math.nan
-            peak = number(memory[1], "the memory") if memory else 0.0
+            step = int(head[1].replace(",", ""))
+            loss = float(head[2])
+            rate = float(tps[1].replace(",", "")) if tps else math.nan
         except ValueError as error:
-            self._refuse(at, text, str(error))
+            self._refuse(at, text, f"a number is garbled: {error}")
             return
+        tflops = float(printed[1].replace(",", "")) if printed else math.nan
+        peak = float(memory[1]) if memory else 0.0
         if not 0 < rate < math.inf:
             self._refuse(at, text, f"tokens per second are {rate:g}; only a positive number can be used")
             return

@@ -204,7 +204,7 @@ class _Reader:
 
     def _shape(self, section: Section, line: int, size: str | None) -> Statement | None:
         """The nearest statement of a shape that is not of another size; else one of the same size anywhere before;
-        else the document's only one, where that names no size."""
+        else the campaign's only one, where that names no size."""
         for part in reversed(section.path):
             for item in reversed(part.content):
                 if isinstance(item, Statement) and item.is_shape and item.line < line:
@@ -213,9 +213,10 @@ class _Reader:
                         return item
         shapes = [s for part in self.sections for s in part.content if isinstance(s, Statement) and s.is_shape]
         same = [s for s in shapes if s.line < line and size and s.values.get("size_label") == size]
-        if not same and len(shapes) == 1 and "size_label" not in shapes[0].values:
-            same = shapes
-        return same[-1] if same else None
+        if same:
+            return same[-1]
+        only = [s for s in self._campaign(section) if s.is_shape]
+        return only[0] if len(only) == 1 and "size_label" not in only[0].values else None
 
     def _campaign(self, section: Section) -> list[Statement]:
         """Statements under the same top heading, and above the first one."""

@@ -1,0 +1,71 @@
+"""The command `trimaran`: its verbs, and how a mistake is said."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from trimaran import __version__
+from trimaran.cli.audit import audit
+from trimaran.cli.flops import flops
+from trimaran.cli.importing import import_
+from trimaran.cli.presets import presets
+from trimaran.cli.results import results
+
+app = typer.Typer(
+    name="trimaran",
+    help="Find the fastest data × tensor × pipeline layout for training a large language model, prove it, train on it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    epilog="Start with `trimaran presets`, then `trimaran import --published` and `trimaran results`.",
+)
+app.command("presets")(presets)
+app.command("flops")(flops)
+app.command("import")(import_)
+app.command("audit")(audit)
+app.command("results")(results)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"trimaran {__version__}")
+        raise typer.Exit
+
+
+def run() -> None:
+    """Exit codes: 0 done, 2 a mistake of the user's (one sentence on stderr), 130 interrupted."""
+    try:
+        app(args=with_default_ledger(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("trimaran: interrupted; nothing half-written remains.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `trimaran results | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except ValueError as error:
+        from trimaran.spec import Mistake
+
+        if not isinstance(error, Mistake):
+            raise
+        print(f"trimaran: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def with_default_ledger(arguments: list[str]) -> list[str]:
+    """`trimaran audit --ledger` without a path means the default ledger; click cannot express an optional value."""
+    if arguments[:1] != ["audit"] or "--ledger" not in arguments:
+        return arguments
+    after = arguments.index("--ledger") + 1
+    if after < len(arguments) and not arguments[after].startswith("-"):
+        return arguments
+    return [*arguments[:after], "", *arguments[after:]]
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,136 @@
+"""trimaran results: what the ledger knows, ranked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimaran.cli.importing import LedgerOption
+
+if TYPE_CHECKING:
+    from trimaran.ledger.results import Results
+    from trimaran.ledger.store import Condition, Ledger
+
+
+def results(
+    where: Annotated[list[str] | None, typer.Argument(help="Conditions such as tp=4 'mbs>=2' size=181B.")] = None,
+    sort: Annotated[str, typer.Option(help="A column; 'rank' is seconds, per sample where batches differ.")] = "rank",
+    descending: Annotated[bool, typer.Option("--descending", help="Largest first.")] = False,
+    by: Annotated[str, typer.Option(help="Group by columns: the best of each, such as --by tp,pp.")] = "",
+    compare: Annotated[list[str] | None, typer.Option(help="Ids of trials to put side by side (repeat it).")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 40,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The table of the tuning notes.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="All, in the columns that `import` reads back.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Whole trials, for programs.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of to the screen.")] = None,
+    ledger: LedgerOption = "",
+) -> None:
+    """Show what was measured: filter, sort, group, compare. Ranked by seconds per iteration, never by TFLOPs.
+
+    Example: `trimaran results size=181B status=ok --markdown`
+    """
+    from trimaran.ledger.results import condition, to_csv
+    from trimaran.ledger.results import markdown as to_markdown
+    from trimaran.ledger.results import results as find
+    from trimaran.ledger.store import Ledger, ledger_path
+
+    conditions = [condition(text) for text in where or []]
+    with Ledger.read(ledger_path(ledger)) as store:
+        if by:
+            text = _groups(store, by, conditions, json)
+        elif compare:
+            text = _comparison(store, compare, json)
+        else:
+            complete = csv or json or output is not None
+            found = find(store, conditions, sort, descending, None if complete else limit)
+            if json:
+                text = "[" + ",\n".join(trial.to_json() for trial in found.trials) + "]\n"
+            else:
+                text = to_csv(found) if csv else to_markdown(found) if markdown else _table(found)
+    if output is not None:
+        _write(output, text)
+    else:
+        print(text, end="")
+
+
+def _table(found: "Results") -> str:
+    from trimaran.cli.show import table_text
+    from trimaran.ledger.results import NOTES_HEADER, notes_row
+
+    rows = []
+    for trial in found.trials:
+        cells = list(notes_row(trial))
+        per_sample = ""
+        if trial.outcome.seconds and trial.setup.gbs:
+            per_sample = f"{trial.outcome.seconds / trial.setup.gbs * 1000:.2f}"
+        notes = cells.pop()
+        mark = "★" if trial.id in found.best else ""
+        if trial.id in found.replaced:
+            notes += " (as printed; corrected in another row)"
+        device = trial.setup.device or ""
+        rows.append([mark, trial.id[:8], device, *cells[:9], per_sample, cells[9], notes, trial.source.section])
+    header = ["", "id", "device", *NOTES_HEADER[:9], "ms/sample", "TFLOPs", "Notes", "from"]
+    ranked = {"seconds": "seconds per iteration", "seconds_per_sample": "seconds per sample, since batches differ"}
+    title = f"{len(found.trials)} of {found.found} trials, by {ranked.get(found.ranked_by, found.ranked_by)}"
+    return table_text(title, header, rows, left=(0, 1, 2, 14, 15)) + "★ fastest of its model among these\n"
+
+
+def _groups(store: "Ledger", by: str, where: "list[Condition]", json: bool) -> str:
+    from trimaran.cli.show import json_text, table_text
+    from trimaran.ledger.results import SHORT, seconds_text
+
+    columns = [SHORT.get(name.strip(), name.strip()) for name in by.split(",")]
+    groups = sorted(store.groups(columns, where), key=lambda g: (g.seconds is None, g.seconds or 0))
+    if json:
+        return json_text(
+            [
+                {**dict(zip(columns, g.key, strict=True)), "count": g.count, "seconds": g.seconds, "id": g.id}
+                for g in groups
+            ]
+        )
+    rows = [
+        (
+            *("?" if value is None else str(value) for value in g.key),
+            str(g.count),
+            "" if g.seconds is None else seconds_text(g.seconds),
+            (g.id or "")[:8],
+        )
+        for g in groups
+    ]
+    return table_text(f"{len(groups)} groups", [*columns, "trials", "best sec/it", "id"], rows, left=())
+
+
+def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
+    from trimaran.cli.show import json_text, table_text
+    from trimaran.ledger.store import Condition
+    from trimaran.spec import Mistake, Setup
+
+    trials = []
+    for given in ids:
+        found = store.trials([Condition("id", ">=", given), Condition("id", "<", given + "g")])  # ids are hexadecimal
+        if len(found) != 1:
+            what = "no trial" if not found else f"{len(found)} trials"
+            raise Mistake(f"There is {what} whose id starts with {given!r}; `trimaran results` shows the ids.")
+        trials += found
+    if len(trials) < 2:
+        raise Mistake("Comparing needs two trials: give --compare twice.")
+    if json:
+        return json_text([trial.plain() for trial in trials])
+    fields = [name for name in Setup.model_fields if len({str(getattr(t.setup, name)) for t in trials}) > 1]
+    rows = [[name, *(str(getattr(t.setup, name) or "?") for t in trials)] for name in fields]
+    results = ("status", "seconds", "memory_gib", "tflops")
+    rows += [[name, *(str(getattr(t.outcome, name) or "") for t in trials)] for name in results]
+    times = [t.outcome.seconds / t.setup.gbs if t.outcome.seconds and t.setup.gbs else None for t in trials]
+    first = times[0]
+    rows.append(["time per sample", *(f"{time / first:.3f} x" if time and first else "?" for time in times)])
+    return table_text("What differs", ["", *(t.id[:8] for t in trials)], rows)
+
+
+def _write(path: Path, text: str) -> None:
+    from trimaran.spec import Mistake
+
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
+    print(f"Written to {path}.")

@@ -1,0 +1,47 @@
+"""Tables and JSON, alike in every command."""
+
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+PIPE_WIDTH = 240  # into a file or pipe: wide enough that no cell is cut
+
+
+def console() -> Console:
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Table:
+    """Numbers to the right, the columns in `left` to the left."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(header):
+        made.add_column(name, justify="left" if i in left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
+    console().print(table(title, header, rows, left))
+
+
+def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """The table as text, coloured only where it will be seen."""
+    shown = console()
+    text = io.StringIO()
+    Console(file=text, width=shown.width, force_terminal=shown.is_terminal).print(table(title, header, rows, left))
+    return text.getvalue()
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def print_json(value: Any) -> None:
+    print(json_text(value), end="")
