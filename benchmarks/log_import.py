@@ -77,11 +77,11 @@ def main() -> int:
         seconds = time.perf_counter() - start
     outcome = reading.trials[0].outcome
     whole = (outcome.iterations or 0) + (outcome.warmup or 0) == iterations and len(reading.trials) == 1
+    in_time = seconds * 1_000_000 <= GOAL_SECONDS * iterations
+    verdict = "LINES LOST" if not whole else "met" if in_time else "MISSED"
     print(f"read_megatron, plain text file: {lines:,} lines, {iterations:,} iterations in {seconds:.2f} s")
-    print(
-        f"{lines / seconds:,.0f} lines/s; goal {GOAL_SECONDS:.0f} s for a million: {'met' if whole else 'LOST LINES'}"
-    )
-    return 0 if whole and seconds * 1_000_000 <= GOAL_SECONDS * iterations else 1
+    print(f"{lines / seconds:,.0f} lines/s; goal {GOAL_SECONDS:.0f} s for a million iterations: {verdict}")
+    return 0 if verdict == "met" else 1
 
 
 if __name__ == "__main__":

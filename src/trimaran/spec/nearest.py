@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     from trimaran.spec.job import Job
 
 
+# What a change costs beside its size: the layout is there to be changed, the model is what the user wants.
+RELUCTANCE = {"layout": 0.0, "batch": 0.0, "cluster": 0.5, "model": 1.0}
+
+BITS = {"fp8": 8, "bf16": 16, "fp16": 16.1, "fp32": 32}  # bf16 first: it needs no loss scaling
+
+
 class Move(NamedTuple):
-    """One field set to another value; distance in doublings for numbers, 1 for a change of kind."""
+    """One field set to another value; distance in doublings for numbers, plus the reluctance to change it."""
 
     field: str
     value: Any
@@ -52,33 +58,36 @@ def nearest_moves(job: "Job") -> tuple[Move, ...]:
 def _moves(job: "Job") -> Iterator[Iterable[Move]]:
     """What may change, most natural first: on equal distance the earlier field is kept."""
     layout, model, cluster = job.layout, job.model, job.cluster
-    yield _numbers(job, "layout", "dp", layout.dp, _near(layout.dp) | _quotient(cluster.devices, layout.tp * layout.pp))
-    yield _numbers(job, "layout", "micro_batch", layout.micro_batch, _near(layout.micro_batch))
-    yield _numbers(job, "layout", "pp", layout.pp, _near(layout.pp) | _quotient(cluster.devices, layout.tp * layout.dp))
-    yield _numbers(job, "layout", "tp", layout.tp, _near(layout.tp) | _quotient(cluster.devices, layout.dp * layout.pp))
+    yield _numbers("layout", "dp", layout.dp, _near(layout.dp) | _quotient(cluster.devices, layout.tp * layout.pp))
+    yield _numbers("layout", "micro_batch", layout.micro_batch, _near(layout.micro_batch))
+    yield _numbers("layout", "pp", layout.pp, _near(layout.pp) | _quotient(cluster.devices, layout.tp * layout.dp))
+    yield _numbers("layout", "tp", layout.tp, _near(layout.tp) | _quotient(cluster.devices, layout.dp * layout.pp))
     yield _batches(job)
-    yield _numbers(job, "cluster", "nodes", cluster.nodes, _quotient(layout.devices, cluster.devices_per_node))
+    yield _numbers("cluster", "nodes", cluster.nodes, _quotient(layout.devices, cluster.devices_per_node))
     kinds: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
         ("split", layout.split, ("even", "weighted")),
         ("schedule", layout.schedule, get_args(Schedule)),
         ("recompute", layout.recompute, get_args(Recompute)),
-        ("zero", layout.zero, (0, 1, 2, 3)),
         ("sequence_parallel", layout.sequence_parallel, (False,)),
     )
     for name, now, others in kinds:
-        yield [_move(job, "layout", name, value, 0.9) for value in others if value != now]
-    yield _numbers(job, "layout", "virtual_stages", layout.virtual_stages, {1, 2})
-    precisions = [p for p in job.trainer.precisions if p != job.precision]
-    yield [Move("precision", p, 1.0, _set_job("precision", p)) for p in precisions]
+        yield [_move("layout", name, value, 0.9) for value in others if value != now]
+    yield [_move("layout", "zero", stage, 0.3 * abs(stage - layout.zero)) for stage in range(4) if stage != layout.zero]
+    yield _numbers("layout", "virtual_stages", layout.virtual_stages, {1, 2})
+    yield [
+        Move("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)), _set_job("precision", name))
+        for name in job.trainer.precisions
+        if name != job.precision
+    ]
     optimizers = [o for o in get_args(Optimizer) if o != job.optimizer]
     yield [Move("optimizer", o, 1.0, _set_job("optimizer", o)) for o in optimizers]
     multiples = {model.layers // layout.stages * layout.stages, -(-model.layers // layout.stages) * layout.stages}
-    yield _numbers(job, "model", "layers", model.layers, multiples)
+    yield _numbers("model", "layers", model.layers, multiples)
     for name in ("ffn_hidden", "padded_vocab"):
         now_number = getattr(model, name)
         if now_number is not None:
             up = -(-now_number // layout.tp) * layout.tp
-            yield _numbers(job, "model", name, now_number, {up, up - layout.tp} - {0})
+            yield _numbers("model", name, now_number, {up, up - layout.tp} - {0})
 
 
 def _near(number: int) -> set[int]:
@@ -92,8 +101,8 @@ def _quotient(number: int, part: int) -> set[int]:
     return {number // part} if number % part == 0 else set()
 
 
-def _numbers(job: "Job", noun: str, name: str, now: int, others: set[int]) -> list[Move]:
-    return [_move(job, noun, name, n, abs(log(n / now, 2))) for n in sorted(others) if n not in (now, 0)]
+def _numbers(noun: str, name: str, now: int, others: set[int]) -> list[Move]:
+    return [_move(noun, name, n, abs(log(n / now, 2))) for n in sorted(others) if n not in (now, 0)]
 
 
 def _batches(job: "Job") -> list[Move]:
@@ -115,12 +124,12 @@ def _batches(job: "Job") -> list[Move]:
     return [Move("batch", new, distance, _set_job("batch", new))]
 
 
-def _move(job: "Job", noun: str, name: str, value: Any, distance: float) -> Move:
+def _move(noun: str, name: str, value: Any, distance: float) -> Move:
     def apply(changed: "Job") -> "Job":
         part = getattr(changed, noun).model_copy(update={name: value})
         return changed.model_copy(update={noun: part})
 
-    return Move(f"{noun}.{name}", value, distance, apply)
+    return Move(f"{noun}.{name}", value, distance + RELUCTANCE[noun], apply)
 
 
 def _set_job(name: str, value: Any) -> Callable[["Job"], "Job"]:

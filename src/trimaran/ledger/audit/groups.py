@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from math import log
 from statistics import median
 from typing import Any
@@ -56,14 +56,10 @@ def check_groups(trials: Sequence[Trial]) -> Iterator[Finding]:
 def check_exchanged(trials: Sequence[Trial]) -> Iterator[Finding]:
     """The product of seconds and TFLOPs is blind to an exchange; a second print of the same row is not."""
     for group in groups(trials, EXCHANGE, by_campaign=False):
-        for first, second in combinations(group, 2):
-            if not _mirrored(first, second):
-                continue
+        for first, second in _mirrored(group):
             near = [t for t in trials if t not in (first, second) and _alike(t, first) and t.outcome.seconds]
             if not near:
-                message = (
-                    f"Seconds and TFLOPs are exchanged between this row and {where(second)}; one of them is wrong."
-                )
+                message = f"Seconds and TFLOPs are exchanged between this row and {where(second)}: one is wrong."
                 yield Finding("contradictory", "swapped", first.id, where(first), message, others=(where(second),))
                 continue
             usual = median(_seconds(t) for t in near)
@@ -76,11 +72,15 @@ def check_exchanged(trials: Sequence[Trial]) -> Iterator[Finding]:
             yield Finding("impossible", "swapped", wrong.id, where(wrong), message, corrections, (where(right),))
 
 
-def _mirrored(first: Trial, second: Trial) -> bool:
-    a, b = first.outcome, second.outcome
-    if not (a.seconds and a.tflops and b.seconds and b.tflops) or abs(a.seconds / a.tflops - 1) < NOISE:
-        return False
-    return abs(a.seconds / b.tflops - 1) < 1e-3 and abs(a.tflops / b.seconds - 1) < 1e-3
+def _mirrored(group: list[Trial]) -> Iterator[tuple[Trial, Trial]]:
+    """Pairs of rows where one's seconds are the other's TFLOPs and the other way round."""
+    seen: dict[tuple[float, float], Trial] = {}
+    for trial in group:
+        if trial.outcome.seconds and trial.outcome.tflops:
+            pair = round(trial.outcome.seconds, 3), round(trial.outcome.tflops, 3)
+            if pair[0] != pair[1] and pair[::-1] in seen:
+                yield seen[pair[::-1]], trial
+            seen.setdefault(pair, trial)
 
 
 def _alike(trial: Trial, other: Trial) -> bool:

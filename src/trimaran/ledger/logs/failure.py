@@ -30,11 +30,11 @@ _HANG = re.compile(
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Fault|Timeout|Abort)(?::|\s*$)")
-_EXIT_CODE = re.compile(r"\bexitcode\s*:\s*-?[1-9]")
+_EXIT_CODE = re.compile(r"(?<![\w/])exitcode\s*:\s*-?[1-9]")
 _TRACEBACK = "Traceback (most recent call last)"
 # Cheap tests first: nearly every line of a log has none of these, and a regular expression costs ten times as much.
 _WORDS = ("ut of memory", "OutOfMemoryError", "oom", "Out Of Memory", "atchdog", "NCCL operations")
-_OTHER_WORDS = (_TRACEBACK, "exitcode", "CANCELLED")
+_ALL_WORDS = (*_WORDS, _TRACEBACK, "exitcode", "CANCELLED")
 
 
 class FailureWatch:
@@ -44,7 +44,7 @@ class FailureWatch:
         self._in_traceback: set[str] = set()
 
     def look(self, text: str, line: int) -> Failure | None:
-        if not self._in_traceback and not any(word in text for word in _WORDS + _OTHER_WORDS):
+        if not self._in_traceback and not any(word in text for word in _ALL_WORDS):
             return None
         label, body = split_label(text.rstrip())
         found = self._resources(body) or self._process(label, body)

@@ -19,7 +19,7 @@ from trimaran.ledger.reading import Reading, Unread
 from trimaran.spec import Trial
 
 _HEAD = re.compile(r"\biteration +\d+/ *\d+ *\|")
-_HEAD_BEGUN = re.compile(r"\biteration +\d+(?:$| *\d*/ *\d*(?:$| *\|))")
+_HEAD_BEGUN = re.compile(r"\biteration +\d+(?:$|/ *\d* *(?:$|\|))")
 _DUMP = re.compile(r"\b(?:tensor_model_parallel_size|hidden_size|micro_batch_size) \.{2,} \d")
 _MEMORY = re.compile(r"\[Rank (\d{1,9})\] \(after (\d{1,12}) iterations\) memory \(MB\)")
 _RESERVED = re.compile(r"\| max reserved: *(\d+(?:\.\d+)?)")
@@ -88,7 +88,7 @@ class _MegatronReader:
         if not heads:
             self._refuse(at, text, "it has a time per iteration, but not which iteration")
         end = 0
-        for start, limit in zip(heads, [*heads[1:], len(text)], strict=True):
+        for start, limit in zip(heads, [*heads, len(text)][1:], strict=True):
             prefix, piece = text[end:start], text[start:limit]
             end = start + self._whole_length(piece)
             if end == start:
@@ -168,7 +168,8 @@ class _MegatronReader:
 
     def _take_memory(self, at: int, line: str) -> None:
         heads = list(_MEMORY.finditer(line))
-        for head, limit in zip(heads, [*(head.start() for head in heads[1:]), len(line)], strict=True):
+        limits = [*(head.start() for head in heads), len(line)][1:]
+        for head, limit in zip(heads, limits, strict=True):
             reserved = _RESERVED.search(line, head.end(), limit)
             mib = float(reserved[1]) if reserved else math.nan
             if not 0 <= mib < math.inf:

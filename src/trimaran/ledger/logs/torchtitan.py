@@ -66,7 +66,8 @@ class _TitanReader:
         if not heads:
             self._refuse(at, text, "the line is cut after its step")
         end = 0
-        for head, limit in zip(heads, [*(head.start() for head in heads[1:]), len(text)], strict=True):
+        limits = [*(head.start() for head in heads), len(text)][1:]
+        for head, limit in zip(heads, limits, strict=True):
             prefix = text[end : head.start()]
             closing = _END.search(text, head.end(), limit)
             whole = closing is not None or (line.endswith("\n") and limit == len(text))

@@ -1,0 +1,37 @@
+# Two commands: `make demo` and `make test`. Both use one virtual environment in .venv, made on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_QUIET := 1
+
+.PHONY: demo test lint benchmarks clean
+
+demo: .venv/core
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
+
+test: lint
+	$(BIN)/pytest
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmarks: .venv/dev
+	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+# The marker files are newer than what they were made from; a changed pyproject.toml installs again.
+.venv/core: pyproject.toml constraints.txt
+	@echo "Making the environment in .venv (some seconds) ..."
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -c constraints.txt -e .
+	@touch $@
+
+.venv/dev: .venv/core
+	@echo "Adding torch and the tools for tests to .venv (a minute) ..."
+	$(BIN)/pip install -c constraints.txt -e '.[dev,train]'
+	@touch $@
+
+clean:
+	rm -rf .venv demo build src/*.egg-info
