@@ -12,9 +12,11 @@ class Mistake(ValueError):
 
 
 def nearest_name(given: str, known: Iterable[str]) -> str:
-    """' Did you mean …?' for a misspelt name, or '' when nothing is near."""
-    match = difflib.get_close_matches(given.lower(), [name.lower() for name in known], n=1, cutoff=0.5)
-    return f" Did you mean {match[0]!r}?" if match else ""
+    """' Did you mean …?' for a misspelt or shortened name, or '' when nothing is near."""
+    names = sorted(set(known))
+    near = [name for name in names if len(given) > 2 and given.lower() in name.lower()][:3]
+    near = near or difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
 def sentence(error: ValidationError, what: str, known_keys: Iterable[str] = ()) -> str:

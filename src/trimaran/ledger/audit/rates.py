@@ -1,7 +1,6 @@
 """TFLOPs x devices x seconds are the FLOPs of a step: do they agree with a formula, and with which?
 
-Ways to disagree are tried in the order of how little they assume: milliseconds, another formula, another batch, and
-seconds exchanged with TFLOPs where the device could not reach what is printed.
+Ways to disagree are tried in the order of how little they assume: milliseconds, another formula, another batch.
 """
 
 from collections import Counter
@@ -100,17 +99,18 @@ def check_rate(
 ) -> Iterator[Finding]:
     rate = Rate.of(trial)
     tags = expected_tags(trial, formulas)
-    if rate is None or not tags:
+    fit = rate.nearest(tags) if rate else None
+    if rate is None or fit is None:
         yield from _over_peak(trial)
         return
-    fit = rate.nearest(tags)
-    if fit is None or rate.agrees(fit):
+    if rate.agrees(fit):  # their product is right, whichever of the two is which
+        exchanged = _exchanged(trial, rate)
+        yield from [exchanged] if exchanged else _over_peak(trial)
         return
     found = (
         _milliseconds(trial, rate, tags)
         or _other_formula(trial, rate, tags)
         or _other_batch(trial, rate, tags, stated_batch)
-        or _exchanged(trial, rate)
     )
     if found:
         yield found
