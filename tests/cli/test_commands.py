@@ -30,11 +30,20 @@ def test_flops_of_blooms_step_and_who_printed_it(trimaran: Command) -> None:
     assert answer["tflops_per_device"]["bigscience-exact"] == pytest.approx(150.05, abs=0.005)
     assert answer["mfu"] == pytest.approx(113.10 / 312, abs=1e-4)
     assert answer["hfu"] == pytest.approx(150.05 / 312, abs=1e-4)
+    assert len(answer["parameters_by_stage_of_one_tensor_rank"]) == 12
     words = trimaran(
         *("flops", "bloom-176b", "--gbs", 2048, "--tp", 4, "--devices", 384, "--recompute", "full"),
         *("--seconds", 104.5, "--on", "jean-zay-a100-80gb", "--printed", 144.4),
     ).out
     assert "144.4 TFLOPs is what bigscience-approx prints." in words
+
+
+def test_a_job_that_is_allowed_but_unwise_is_warned_about(trimaran: Command, tmp_path: Path) -> None:
+    text = (EXAMPLES / "jobs" / "bloom-176b.yaml").read_text()
+    (tmp_path / "wide.yaml").write_text(text.replace("dp: 8, tp: 4", "dp: 2, tp: 16"))
+    ran = trimaran("flops", "wide.yaml", "--seconds", 104.5)
+    assert ran.code == 0
+    assert "warning: tp 16 does not fit into nodes of 8 devices" in ran.err
 
 
 def test_flops_says_which_formula_each_published_table_used(trimaran: Command) -> None:

@@ -28,6 +28,8 @@ def audit(
 
     Example: `trimaran audit notes.md --fix`
     """
+    from rich.console import Console
+
     from trimaran.cli.importing import read_all
     from trimaran.ledger.audit import audit as find
     from trimaran.ledger.audit import corrected
@@ -42,7 +44,8 @@ def audit(
     else:
         with Ledger.read(path) as store:
             trials, remarks = store.trials(order="source_line"), []
-    findings = find(trials, remarks)
+    with Console(stderr=True).status(f"auditing {len(trials)} trials"):
+        findings = find(trials, remarks)
     fixed = corrected(trials, findings) if fix else []
     added = 0
     if fix:

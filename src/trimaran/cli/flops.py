@@ -1,5 +1,6 @@
 """trimaran flops: one step, by every formula."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -47,13 +48,17 @@ def flops(
     if seconds is not None and not 0 < seconds < float("inf"):
         raise Mistake(f"--seconds is {seconds:g}, but an iteration takes more than zero seconds.")
     from trimaran.cost.flops import Step
+    from trimaran.cost.parameters import stage_parameters
     from trimaran.spec.files import load_cluster, load_job, load_model, read_mapping
 
-    path = Path(what)
+    path, stages = Path(what), list[int]()
     if path.is_file() and "model" in read_mapping(path):
         job = load_job(path)
         step = Step(job.model, job.batch.size, job.layout.tp, job.layout.recompute)
         devices, peaks, precision = job.cluster.devices, job.cluster.device.peak_tflops, job.precision
+        stages = stage_parameters(job.model, job.layout).tolist()
+        for warning in job.warnings():
+            print(f"trimaran: warning: {warning}", file=sys.stderr)
     else:
         if gbs is None:
             raise Mistake("A step's FLOPs depend on its batch: give --gbs, such as --gbs 2048, or a job file.")
@@ -64,7 +69,7 @@ def flops(
         raise Mistake("TFLOPs per device need --devices, or a job file.")
     if printed is not None and seconds is None:
         raise Mistake("Which formula printed a figure cannot be told without --seconds.")
-    _print(step, seconds, devices, peaks.get(precision), precision, printed, json)
+    _print(step, seconds, devices, peaks.get(precision), precision, printed, stages, json)
 
 
 def _print(
@@ -74,6 +79,7 @@ def _print(
     peak: float | None,
     precision: str,
     printed: float | None,
+    stages: list[int],
     json: bool,
 ) -> None:
     from trimaran.cli.show import print_json, print_table
@@ -96,6 +102,7 @@ def _print(
         "parameters": parameters,
         "parameters_padded": padded,
         "parameters_without_embeddings": layers,
+        "parameters_by_stage_of_one_tensor_rank": stages,
         "tokens_per_step": step.tokens,
         "flops_per_step": counts,
         "tflops_per_device": rates,
@@ -113,6 +120,10 @@ def _print(
         f" {padded / 1e9:.3f}B with the vocabulary padded for tp {step.tp}); {step.tokens:,} tokens a step;"
         f" recompute {step.recompute}."
     )
+    if len(stages) > 1:
+        ends = f"{stages[0] / 1e9:.3f}B on the first stage, {stages[-1] / 1e9:.3f}B on the last"
+        most = f", {max(stages[1:-1]) / 1e9:.3f}B at most between" if len(stages) > 2 else ""
+        print(f"One tensor rank holds {ends}{most}.")
     rows = [
         (
             name,
