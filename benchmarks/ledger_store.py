@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from trimaran.ledger.reading import trial_id
@@ -116,10 +117,11 @@ def main(number: int) -> int:
         print(f"file: {path.stat().st_size / 2**20:.0f} MiB")
         times = {}
         for name, query in QUERIES.items():
-            times[name], _ = timed(lambda query=query: opened_and_asked(path, query))
+            times[name] = median(timed(lambda query=query: opened_and_asked(path, query))[0] for _ in range(3))
             print(f"  {name:30} {times[name] * 1000:6.1f} ms")
     slowest = max(times, key=lambda name: times[name])
-    print(f"slowest query, opening included: {slowest!r}: {times[slowest]:.3f} s (goal < {QUERY_GOAL_SECONDS:g} s)")
+    print(f"slowest query, opening included, median of 3: {slowest!r}")
+    print(f"  {times[slowest]:.3f} s (goal < {QUERY_GOAL_SECONDS:g} s)")
     good = max(insert, again) < INSERT_GOAL_SECONDS and times[slowest] < QUERY_GOAL_SECONDS
     return 0 if good else 1
 

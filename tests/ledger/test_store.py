@@ -198,6 +198,25 @@ def test_what_could_not_be_read_stays_on_record(path: Path) -> None:
     assert (found.file, found.added, found.unread) == ("notes.md", Added(3, 1, 2), (unread,))
 
 
+def test_text_that_is_not_unicode_gets_a_sentence(ledger: Ledger) -> None:
+    name = "gr\udcf6sse.log"  # how Python holds a file name of Latin-1 bytes
+    with pytest.raises(Mistake, match=r"not valid Unicode.*; nothing was added"):
+        ledger.add([trial("a"), trial("b", file=name)])
+    with pytest.raises(Mistake, match=r"not valid Unicode.*; the import was not recorded"):
+        ledger.record_import(name, Added(), [])
+    with pytest.raises(Mistake, match="not valid Unicode"):
+        ledger.count([Condition("source_file", "=", name)])
+    assert ledger.count() == 0
+
+
+def test_a_damaged_record_of_an_import_gets_a_sentence(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.record_import("notes.md", Added(), [Unread("notes.md", 1, "?", "?")])
+    path.write_bytes(path.read_bytes().replace(b'[{"file":', b'[+"file":'))
+    with Ledger.read(path) as ledger, pytest.raises(Mistake, match="is damaged"):
+        ledger.imports()
+
+
 # --- questions
 
 

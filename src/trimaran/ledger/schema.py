@@ -12,6 +12,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticSerializationError
+
 from trimaran.spec import Mistake, Trial
 from trimaran.spec.mistake import nearest_name
 
@@ -181,9 +183,12 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """The schema version of a ledger, 0 for an empty file; anything else that SQLite can open is a Mistake."""
+    connection.execute("SAVEPOINT look")  # one look: between two, another process may make the ledger
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application == version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+    empty = application == version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    connection.execute("RELEASE look")
+    if empty:
         return 0
     if application != APPLICATION_ID:
         raise Mistake(f"{path} is another program's SQLite database, not a Trimaran ledger; give another path.")
@@ -214,12 +219,14 @@ def sentences(path: Path, undone: str = "") -> Iterator[None]:
         yield
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
         raise  # our own mistake, not the user's
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeEncodeError, PydanticSerializationError) as error:
         what = _sentence(path, error)
         raise Mistake(f"{what}; {undone}." if undone else f"{what}.") from error
 
 
-def _sentence(path: Path, error: sqlite3.Error | OSError) -> str:
+def _sentence(path: Path, error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError | PydanticSerializationError):  # a file name of bytes that are no UTF-8
+        return f"{path} cannot hold a text that is not valid Unicode, such as some file's name ({error})"
     if isinstance(error, OSError):
         return f"{path} cannot be opened: {error.strerror}"
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: text in it that is no longer UTF-8

@@ -157,10 +157,10 @@ class Ledger:
 
     def imports(self) -> list[Import]:
         """Every import, the oldest first."""
-        found = self._select("SELECT file, at, trials, added, updated, unread FROM imports ORDER BY rowid")
+        query = "SELECT file, at, trials - added - updated, added, updated, unread FROM imports ORDER BY rowid"
         return [
-            Import(file, at, Added(new, updated, total - new - updated), tuple(Unread(**u) for u in json.loads(unread)))
-            for file, at, total, new, updated, unread in found
+            Import(file, at, Added(added, updated, known_before), self._lines(unread))
+            for file, at, known_before, added, updated, unread in self._select(query)
         ]
 
     def get(self, trial_id: str) -> Trial | None:
@@ -207,6 +207,12 @@ class Ledger:
     def _select(self, query: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         with sentences(self.path):
             return self._connection.execute(query, values).fetchall()
+
+    def _lines(self, unread: str) -> tuple[Unread, ...]:
+        try:
+            return tuple(Unread(**line) for line in json.loads(unread))
+        except (ValueError, TypeError):
+            raise Mistake(f"{self.path} is damaged: it holds a record of an import that cannot be read.") from None
 
     def _parsed(self, trial_id: str, document: str) -> Trial:
         try:
@@ -261,7 +267,6 @@ def _look_at(path: Path, wait_seconds: float) -> int:
         raise Mistake(f"{path} is not a ledger: it is not an SQLite file.")
     connection = _connect(path, _read_mode(path), wait_seconds)
     try:
-        connection.execute("BEGIN")  # one look: `immutable` does not notice if somebody writes meanwhile
         return version_of(connection, path)
     finally:
         connection.close()
