@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from trimaran.ledger.reading import trial_id
+from trimaran.ledger.results import results
 from trimaran.ledger.store import Condition, Ledger
 from trimaran.spec import Outcome, Setup, Source, Trial
 
@@ -87,6 +88,13 @@ QUERIES: dict[str, Callable[[Ledger], Any]] = {
     "group by tp, mbs, zero": lambda ledger: ledger.groups(("tp", "mbs", "zero"), [by("status", "!=", "oom")]),
     "best per model": lambda ledger: ledger.groups(("size_label", "layers", "hidden")),
     "best per model, device, gbs": lambda ledger: ledger.groups(("layers", "hidden", "device", "gbs")),
+    "results, all": lambda ledger: results(ledger, [], limit=40),
+    "results size=176B 'tp<=4'": lambda ledger: results(
+        ledger, [by("size_label", "=", "176B"), by("tp", "<=", 4)], limit=40
+    ),
+    "results status=ok --sort tflops": lambda ledger: results(
+        ledger, [by("status", "=", "ok")], "tflops", True, limit=40
+    ),
     "rows of one log": lambda ledger: ledger.rows(TABLE, [by("source_file", "=", "logs/77.txt")], order="source_line"),
 }
 

@@ -146,6 +146,8 @@ def test_groups_and_comparisons(trimaran: Command) -> None:
     trimaran("import", "--published")
     groups = json.loads(trimaran("results", "size=181B", "gbs=2048", "--by", "tp", "--json").out)
     assert [(g["tp"], g["seconds"]) for g in groups if g["seconds"]] == [(4, 111.89), (8, 114.11), (2, 119.53)]
+    mixed = json.loads(trimaran("results", "size=181B", "status=ok", "--by", "tp", "--json").out)
+    assert [(g["tp"], g["seconds"]) for g in mixed] == [(4, 111.89), (8, 114.11), (2, 119.53)]  # not 92.75 at 1568
     ids = [trial["id"] for trial in json.loads(trimaran("results", "size=181B", "gbs=2048", "--json").out)][:2]
     shown = trimaran("results", "--compare", ids[0], "--compare", ids[1][:8]).out
     assert "111.89" in shown

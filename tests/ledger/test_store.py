@@ -275,9 +275,9 @@ def test_conditions_add_up(full: Ledger) -> None:
 def test_groups_name_their_fastest_trial(full: Ledger) -> None:
     expected = [
         Group((2, 1), 1, None, None),
-        Group((4, 2), 2, 3.0, "fast"),
-        Group((8, 2), 1, 9.0, "slow"),
-        Group((None, None), 1, 7.0, "vague"),
+        Group((4, 2), 2, 3.0, "fast", 3.0),
+        Group((8, 2), 1, 9.0, "slow", 9.0),
+        Group((None, None), 1, 7.0, "vague", 7.0),
     ]
     assert full.groups(("tp", "pp")) == expected
     assert full.groups(("tp", "pp"), [Condition("status", "=", "ok")]) == expected[1:]
@@ -525,3 +525,15 @@ def test_a_copy_taken_while_it_is_open_holds_everything(path: Path, tmp_path: Pa
         shutil.copy(f"{path}-wal", tmp_path / "copy-wal")
     with Ledger.read(tmp_path / "copy") as copied:
         assert ids(copied.trials()) == ["a"]
+
+
+def test_a_job_that_newer_rules_would_refuse_can_still_be_read(ledger: Ledger, path: Path) -> None:
+    """What was measured stays measured: rules are asked when a Job is made, not when it is remembered."""
+    refused = whole_job().model_copy(update={"layout": Layout(dp=3)})
+    kept = trial("old").model_copy(update={"job": refused})
+    ledger.add([kept])
+    found = ledger.get("old")
+    assert found is not None
+    assert found.job == refused
+    with pytest.raises(Mistake, match="dp 3"):
+        Job.of(refused.model_dump())

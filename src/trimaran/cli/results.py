@@ -77,27 +77,27 @@ def _table(found: "Results") -> str:
 
 def _groups(store: "Ledger", by: str, where: "list[Condition]", json: bool) -> str:
     from trimaran.cli.show import json_text, table_text
-    from trimaran.ledger.results import SHORT, seconds_text
+    from trimaran.ledger.results import SHORT, ranking, seconds_text
 
     columns = [SHORT.get(name.strip(), name.strip()) for name in by.split(",")]
-    groups = sorted(store.groups(columns, where), key=lambda g: (g.seconds is None, g.seconds or 0))
+    measure = ranking(store, where)
+    groups = sorted(store.groups(columns, where, measure), key=lambda g: (g.best is None, g.best or 0))
     if json:
+        answers = [{"count": g.count, "seconds": g.seconds, measure: g.best, "id": g.id} for g in groups]
         return json_text(
-            [
-                {**dict(zip(columns, g.key, strict=True)), "count": g.count, "seconds": g.seconds, "id": g.id}
-                for g in groups
-            ]
+            [dict(zip(columns, g.key, strict=True)) | answer for g, answer in zip(groups, answers, strict=True)]
         )
     rows = [
         (
             *("?" if value is None else str(value) for value in g.key),
             str(g.count),
             "" if g.seconds is None else seconds_text(g.seconds),
+            "" if g.best is None or measure == "seconds" else f"{g.best * 1000:.2f}",
             (g.id or "")[:8],
         )
         for g in groups
     ]
-    return table_text(f"{len(groups)} groups", [*columns, "trials", "best sec/it", "id"], rows, left=())
+    return table_text(f"{len(groups)} groups", [*columns, "trials", "best sec/it", "ms/sample", "id"], rows, left=())
 
 
 def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:

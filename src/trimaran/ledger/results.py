@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trimaran.ledger.query import Condition
 from trimaran.ledger.schema import COLUMNS, TEXT_COLUMNS
-from trimaran.ledger.store import Condition, Ledger
+from trimaran.ledger.store import Ledger
 from trimaran.spec import Mistake, Trial
 
 CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
@@ -48,14 +49,17 @@ def condition(text: str) -> Condition:
 def results(
     ledger: Ledger, where: Sequence[Condition], order: str = RANK, descending: bool = False, limit: int | None = None
 ) -> Results:
-    column = SHORT.get(order, order)
-    if order == RANK:
-        batches = {group.key[0] for group in ledger.groups(("gbs",), [*where, Condition("seconds", "!=", None)])}
-        column = "seconds" if len(batches) <= 1 else "seconds_per_sample"
+    column = ranking(ledger, where) if order == RANK else SHORT.get(order, order)
     trials = ledger.trials(where, column, descending, limit)
     replaced = frozenset(row[0] for row in ledger.rows(("corrects",), (Condition("corrects", "!=", None),)))
     measure = column if column in ("seconds", "seconds_per_sample") else "seconds_per_sample"
     return Results(trials, ledger.count(where), column, _best(trials, replaced, measure), replaced)
+
+
+def ranking(ledger: Ledger, where: Sequence[Condition]) -> str:
+    """The column that makes these trials comparable: an iteration's time, or a sample's where batches differ."""
+    batches = ledger.groups(("gbs",), [*where, Condition("seconds", "!=", None)])
+    return "seconds" if len(batches) <= 1 else "seconds_per_sample"
 
 
 def _best(trials: Sequence[Trial], replaced: frozenset[str], measure: str) -> frozenset[str]:

@@ -1,21 +1,16 @@
-"""The ledger's tables: how they came about, one migration after another, and what of a trial goes into which column;
-what may be asked of the columns; and how SQLite's errors are said.
+"""The ledger's tables: how they came about, one migration after another, and what of a trial goes into which column.
 
 The document is the trial; every other column repeats a part of it so that SQLite can filter, sort and group.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import PydanticSerializationError
-
 from trimaran.spec import Mistake, Trial
-from trimaran.spec.mistake import nearest_name
 
 APPLICATION_ID = 0x5472_696D  # "Trim": tells a ledger from any other program's SQLite file
 
@@ -78,10 +73,7 @@ TEXT_COLUMNS = frozenset(
 )
 
 LARGEST = 2**63 - 1  # SQLite's integer
-Value = str | int | float | None
 
-# IS and IS NOT: unknown equals unknown and differs from everything known, so = and != split the trials in two.
-_OPERATORS = {"=": "IS", "!=": "IS NOT", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _of_setup = attrgetter(*_SETUP)
 _of_outcome = attrgetter(*_OUTCOME)
 _of_source = attrgetter(*_SOURCE, "date")
@@ -104,68 +96,6 @@ def row(trial: Trial) -> list[Any]:
         trial.to_json(),
     )
     return [LARGEST if type(value) is int and value > LARGEST else value for value in values]
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One column compared with one value, such as tp <= 8. A value of None means unknown."""
-
-    column: str
-    operator: str
-    value: Value
-
-    def __post_init__(self) -> None:
-        known((self.column,))
-        if self.operator not in _OPERATORS:
-            raise Mistake(f"{self.operator!r} does not compare; use one of {' '.join(_OPERATORS)}.")
-        if self.value is None and self.operator not in ("=", "!="):
-            raise Mistake(f"{self.column} can be = or != unknown, but not {self.operator} unknown.")
-        self.operand()
-
-    def operand(self) -> Value:
-        """The value as SQLite must see it: text would be greater than every number instead of being refused."""
-        if self.value is None:
-            return None
-        if self.column in TEXT_COLUMNS:
-            return str(self.value)
-        try:
-            number = float(self.value)
-        except (ValueError, OverflowError):
-            number = float("nan")
-        if number != number:
-            raise Mistake(f"{self.column} is a number, which {self.value!r} is not.")
-        return max(-LARGEST, min(self.value, LARGEST)) if isinstance(self.value, int) else number
-
-
-def known(columns: Sequence[str]) -> str:
-    """The columns as SQL. Names go into the query as text, so this is also what keeps foreign SQL out."""
-    for name in columns:
-        if name not in COLUMNS:
-            raise Mistake(f"The ledger has no column {name!r}.{nearest_name(name, COLUMNS)}")
-    if not columns:
-        raise Mistake(f"Name at least one column of {', '.join(COLUMNS)}.")
-    return ", ".join(columns)
-
-
-def filtered(where: Sequence[Condition]) -> str:
-    """WHERE. Only an equality may use an index: SQLite guesses that a range is narrow, and then reads a large part
-    of the table in random order; the `+` makes it scan instead."""
-    terms = [
-        f"{'' if condition.operator == '=' else '+'}{condition.column} {_OPERATORS[condition.operator]} ?"
-        for condition in where
-    ]
-    return f" WHERE {' AND '.join(terms)}" if terms else ""
-
-
-def operands(where: Sequence[Condition]) -> list[Value]:
-    return [condition.operand() for condition in where]
-
-
-def ordered(order: str, descending: bool, limit: int | None, where: Sequence[Condition]) -> str:
-    """ORDER BY, unknown last; ties by id, so that the same question has the same answer everywhere."""
-    column = known((order,)) if not where else f"+{known((order,))}"  # an index of everything would be read to its end
-    direction = f"{column} DESC" if descending else f"{column} IS NULL, {column}"  # NULL is SQLite's smallest
-    return f" ORDER BY {direction}, id" + ("" if limit is None else f" LIMIT {limit:d}")
 
 
 @contextmanager
@@ -210,37 +140,3 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-
-@contextmanager
-def sentences(path: Path, undone: str = "") -> Iterator[None]:
-    """The one place where errors of SQLite and of the file system become a Mistake; `undone`: what did not happen."""
-    try:
-        yield
-    except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
-        raise  # our own mistake, not the user's
-    except (sqlite3.Error, OSError, UnicodeEncodeError, PydanticSerializationError) as error:
-        what = _sentence(path, error)
-        raise Mistake(f"{what}; {undone}." if undone else f"{what}.") from error
-
-
-def _sentence(path: Path, error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError | PydanticSerializationError):  # a file name of bytes that are no UTF-8
-        return f"{path} cannot hold a text that is not valid Unicode, such as some file's name ({error})"
-    if isinstance(error, OSError):
-        return f"{path} cannot be opened: {error.strerror}"
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: text in it that is no longer UTF-8
-    match code & 0xFF:
-        case sqlite3.SQLITE_NOTADB:
-            return f"{path} is not a ledger: it is not an SQLite file, or it is damaged from its first byte on"
-        case sqlite3.SQLITE_FULL:
-            return f"The disk that holds {path} is full"
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
-            return f"{path} is being written by another process, which did not finish in time"
-        case sqlite3.SQLITE_READONLY:
-            return f"{path} cannot be written: the file, its folder or its disk is read-only"
-        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return f"{path} cannot be opened here; if a -wal file lies beside it, copy both to a folder you can write"
-        case sqlite3.SQLITE_IOERR:
-            return f"{path}: its disk refuses ({error}); it may be full, over quota, or failing"
-    return f"{path} is damaged ({error}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"

@@ -10,9 +10,7 @@ import json
 import os
 import socket
 import sqlite3
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,22 +20,20 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from trimaran import __version__
-from trimaran.ledger.reading import Unread
-from trimaran.ledger.schema import (
-    COLUMNS,
-    MIGRATIONS,
-    Condition,
-    Value,
-    filtered,
-    known,
-    migrate,
-    operands,
-    ordered,
-    row,
+from trimaran.ledger.opening import (
+    closed_on_error,
+    connect,
+    is_there,
+    is_writable,
+    look_at,
+    read_mode,
+    renewed,
     sentences,
-    transaction,
-    version_of,
+    use_wal,
 )
+from trimaran.ledger.query import Condition, Value, filtered, known, operands, ordered
+from trimaran.ledger.reading import Unread
+from trimaran.ledger.schema import COLUMNS, MIGRATIONS, migrate, row, transaction
 from trimaran.spec import Mistake, Trial
 from trimaran.spec.mistake import sentence
 
@@ -80,6 +76,7 @@ class Group:
     count: int
     seconds: float | None
     id: str | None
+    best: float | None = None  # of the column that decided which is the fastest
 
 
 class Ledger:
@@ -93,15 +90,15 @@ class Ledger:
     def open(cls, path: Path, *, create: bool = True, wait_seconds: float = 30.0) -> Self:
         """For writing; an older ledger is brought up to date. `wait_seconds`: patience with other writers."""
         with sentences(path, "nothing was changed"):
-            if _is_there(path):
-                _look_at(path, wait_seconds)
+            if is_there(path):
+                look_at(path, wait_seconds)
             elif not create:
                 raise Mistake(f"There is no ledger {path}.")
-            if not _is_writable(path):
+            if not is_writable(path):
                 raise Mistake(f"{path} cannot be written: the file, its folder or its disk is read-only.")
-            connection = _connect(path, "mode=rwc" if create else "mode=rw", wait_seconds)
-            with _closed_on_error(connection):
-                _use_wal(connection, wait_seconds)
+            connection = connect(path, "mode=rwc" if create else "mode=rw", wait_seconds)
+            with closed_on_error(connection):
+                use_wal(connection, wait_seconds)
                 migrate(connection, path)
         return cls(connection, path)
 
@@ -109,15 +106,15 @@ class Ledger:
     def read(cls, path: Path, *, wait_seconds: float = 30.0) -> Self:
         """For reading only, from a place that cannot be written too. An older ledger is read through a new copy."""
         with sentences(path):
-            if not _is_there(path):
+            if not is_there(path):
                 raise Mistake(f"There is no ledger {path}.")
-            version = _look_at(path, wait_seconds)
+            version = look_at(path, wait_seconds)
             # Where it can, even a reader opens the file for writing (and then forbids itself to write): otherwise
             # SQLite would leave its -wal and -shm files behind.
-            connection = _connect(path, "mode=rw" if _is_writable(path) else _read_mode(path), wait_seconds)
-            with _closed_on_error(connection):
+            connection = connect(path, "mode=rw" if is_writable(path) else read_mode(path), wait_seconds)
+            with closed_on_error(connection):
                 if version < len(MIGRATIONS):
-                    connection = _renewed(connection, path)
+                    connection = renewed(connection, path)
                 connection.execute("PRAGMA query_only = ON")
         return cls(connection, path)
 
@@ -195,14 +192,18 @@ class Ledger:
         query = f"SELECT {known(columns)} FROM trials{filtered(where)}{ordered(order, descending, limit, where)}"
         return self._select(query, operands(where))
 
-    def groups(self, by: Sequence[str], where: Sequence[Condition] = ()) -> list[Group]:
-        """Trials that agree in the columns `by`, sorted by these columns."""
-        # SQLite takes the bare column `id` from the row where min() was found. The `+`: as in schema.ordered().
+    def groups(self, by: Sequence[str], where: Sequence[Condition] = (), fastest_by: str = "seconds") -> list[Group]:
+        """Trials that agree in the columns `by`, sorted by these columns, each with its fastest."""
+        # SQLite takes the bare columns from the row where min() was found. The `+`: as in query.ordered().
         key = ", ".join(f"+{column}" for column in by) if where else known(by)
-        query = f"SELECT count(*), min(seconds), id, {known(by)} FROM trials{filtered(where)} GROUP BY {key}"
+        fastest = f"min({known((fastest_by,))}), seconds, id"
+        query = f"SELECT count(*), {fastest}, {known(by)} FROM trials{filtered(where)} GROUP BY {key}"
         unknown_last = ", ".join(f"{column} IS NULL, {column}" for column in by)
         found = self._select(f"{query} ORDER BY {unknown_last}", operands(where))
-        return [Group(tuple(key), n, best, None if best is None else best_id) for n, best, best_id, *key in found]
+        return [
+            Group(tuple(key), n, None, None) if best is None else Group(tuple(key), n, seconds, id_, best)
+            for n, best, seconds, id_, *key in found
+        ]
 
     def _select(self, query: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         with sentences(self.path):
@@ -216,7 +217,7 @@ class Ledger:
 
     def _parsed(self, trial_id: str, document: str) -> Trial:
         try:
-            return Trial.from_json(document)
+            return Trial.from_json(document, trusted=True)
         except ValidationError as error:
             raise Mistake(
                 f"{self.path} is damaged, or was written by a newer Trimaran:"
@@ -239,87 +240,3 @@ def _stamped(trial: Trial, stamps: dict[str, str]) -> Trial:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is a file to open; a place where none can be is a Mistake."""
-    if path.is_dir():
-        raise Mistake(f"{path} is a folder; a ledger is one file, such as {path / 'trimaran.sqlite'}.")
-    if path.exists() and not path.is_file():
-        raise Mistake(f"{path} is not a plain file, so it cannot be a ledger.")
-    if not path.parent.is_dir():
-        raise Mistake(f"There is no folder {path.parent} for the ledger {path.name}; make it, or give another path.")
-    return path.exists()
-
-
-def _is_writable(path: Path) -> bool:
-    """SQLite needs the folder too, for the files it keeps beside the ledger."""
-    file = path.resolve()
-    return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
-
-
-def _look_at(path: Path, wait_seconds: float) -> int:
-    """The schema version, found without changing anything, for the file may turn out to be somebody else's.
-
-    Never by open(path): closing that would drop the locks this process holds on the file through SQLite.
-    """
-    if path.stat().st_size == 1:  # SQLite would take it for an empty file, and write over it
-        raise Mistake(f"{path} is not a ledger: it is not an SQLite file.")
-    connection = _connect(path, _read_mode(path), wait_seconds)
-    try:
-        return version_of(connection, path)
-    finally:
-        connection.close()
-
-
-def _read_mode(path: Path) -> str:
-    """`immutable` makes no files beside the ledger, but ignores a -wal file; so only where that holds nothing."""
-    try:
-        pending_bytes = os.stat(f"{path.resolve()}-wal").st_size
-    except FileNotFoundError:
-        pending_bytes = 0
-    return "mode=ro" if pending_bytes else "mode=ro&immutable=1"
-
-
-def _connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=wait_seconds, isolation_level=None
-    )
-    with _closed_on_error(connection):
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -65536")  # KiB: a large import then writes most pages once
-        connection.execute("PRAGMA cell_size_check = ON")  # finds more kinds of damage
-    return connection
-
-
-def _use_wal(connection: sqlite3.Connection, wait_seconds: float) -> None:
-    """Needed once per file. When two processes make it at the same moment SQLite refuses one without waiting."""
-    deadline = time.monotonic() + wait_seconds
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.002)
-
-
-def _renewed(old: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """A copy in memory with today's tables."""
-    new = sqlite3.connect(":memory:", isolation_level=None)
-    with _closed_on_error(new):
-        old.backup(new)
-        migrate(new, path)
-    old.close()
-    return new
-
-
-@contextmanager
-def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connection.close()
-        raise

@@ -1,0 +1,134 @@
+"""Opening a ledger's file, with care: it may be missing, somebody else's, read-only, or just being made by another.
+
+Also the one place where errors of SQLite and of the file system become sentences.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic_core import PydanticSerializationError
+
+from trimaran.ledger.schema import migrate, version_of
+from trimaran.spec import Mistake
+
+
+@contextmanager
+def sentences(path: Path, undone: str = "") -> Iterator[None]:
+    """The one place where errors of SQLite and of the file system become a Mistake; `undone`: what did not happen."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
+        raise  # our own mistake, not the user's
+    except (sqlite3.Error, OSError, UnicodeEncodeError, PydanticSerializationError) as error:
+        what = _sentence(path, error)
+        raise Mistake(f"{what}; {undone}." if undone else f"{what}.") from error
+
+
+def _sentence(path: Path, error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError | PydanticSerializationError):  # a file name of bytes that are no UTF-8
+        return f"{path} cannot hold a text that is not valid Unicode, such as some file's name ({error})"
+    if isinstance(error, OSError):
+        return f"{path} cannot be opened: {error.strerror}"
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: text in it that is no longer UTF-8
+    match code & 0xFF:
+        case sqlite3.SQLITE_NOTADB:
+            return f"{path} is not a ledger: it is not an SQLite file, or it is damaged from its first byte on"
+        case sqlite3.SQLITE_FULL:
+            return f"The disk that holds {path} is full"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+            return f"{path} is being written by another process, which did not finish in time"
+        case sqlite3.SQLITE_READONLY:
+            return f"{path} cannot be written: the file, its folder or its disk is read-only"
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return f"{path} cannot be opened here; if a -wal file lies beside it, copy both to a folder you can write"
+        case sqlite3.SQLITE_IOERR:
+            return f"{path}: its disk refuses ({error}); it may be full, over quota, or failing"
+    return f"{path} is damaged ({error}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file to open; a place where none can be is a Mistake."""
+    if path.is_dir():
+        raise Mistake(f"{path} is a folder; a ledger is one file, such as {path / 'trimaran.sqlite'}.")
+    if path.exists() and not path.is_file():
+        raise Mistake(f"{path} is not a plain file, so it cannot be a ledger.")
+    if not path.parent.is_dir():
+        raise Mistake(f"There is no folder {path.parent} for the ledger {path.name}; make it, or give another path.")
+    return path.exists()
+
+
+def is_writable(path: Path) -> bool:
+    """SQLite needs the folder too, for the files it keeps beside the ledger."""
+    file = path.resolve()
+    return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
+
+
+def look_at(path: Path, wait_seconds: float) -> int:
+    """The schema version, found without changing anything, for the file may turn out to be somebody else's.
+
+    Never by open(path): closing that would drop the locks this process holds on the file through SQLite.
+    """
+    if path.stat().st_size == 1:  # SQLite would take it for an empty file, and write over it
+        raise Mistake(f"{path} is not a ledger: it is not an SQLite file.")
+    connection = connect(path, read_mode(path), wait_seconds)
+    try:
+        return version_of(connection, path)
+    finally:
+        connection.close()
+
+
+def read_mode(path: Path) -> str:
+    """`immutable` makes no files beside the ledger, but ignores a -wal file; so only where that holds nothing."""
+    try:
+        pending_bytes = os.stat(f"{path.resolve()}-wal").st_size
+    except FileNotFoundError:
+        pending_bytes = 0
+    return "mode=ro" if pending_bytes else "mode=ro&immutable=1"
+
+
+def connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=wait_seconds, isolation_level=None
+    )
+    with closed_on_error(connection):
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -65536")  # KiB: a large import then writes most pages once
+        connection.execute("PRAGMA cell_size_check = ON")  # finds more kinds of damage
+    return connection
+
+
+def use_wal(connection: sqlite3.Connection, wait_seconds: float) -> None:
+    """Needed once per file. When two processes make it at the same moment SQLite refuses one without waiting."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+
+
+def renewed(old: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+    """A copy in memory with today's tables."""
+    new = sqlite3.connect(":memory:", isolation_level=None)
+    with closed_on_error(new):
+        old.backup(new)
+        migrate(new, path)
+    old.close()
+    return new
+
+
+@contextmanager
+def closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise

@@ -1,0 +1,75 @@
+"""Questions to the ledger's columns, as SQL. Names go into it as text, so only known ones are let through."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimaran.ledger.schema import COLUMNS, LARGEST, TEXT_COLUMNS
+from trimaran.spec import Mistake
+from trimaran.spec.mistake import nearest_name
+
+Value = str | int | float | None
+
+# IS and IS NOT: unknown equals unknown and differs from everything known, so = and != split the trials in two.
+_OPERATORS = {"=": "IS", "!=": "IS NOT", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One column compared with one value, such as tp <= 8. A value of None means unknown."""
+
+    column: str
+    operator: str
+    value: Value
+
+    def __post_init__(self) -> None:
+        known((self.column,))
+        if self.operator not in _OPERATORS:
+            raise Mistake(f"{self.operator!r} does not compare; use one of {' '.join(_OPERATORS)}.")
+        if self.value is None and self.operator not in ("=", "!="):
+            raise Mistake(f"{self.column} can be = or != unknown, but not {self.operator} unknown.")
+        self.operand()
+
+    def operand(self) -> Value:
+        """The value as SQLite must see it: text would be greater than every number instead of being refused."""
+        if self.value is None:
+            return None
+        if self.column in TEXT_COLUMNS:
+            return str(self.value)
+        try:
+            number = float(self.value)
+        except (ValueError, OverflowError):
+            number = float("nan")
+        if number != number:
+            raise Mistake(f"{self.column} is a number, which {self.value!r} is not.")
+        return max(-LARGEST, min(self.value, LARGEST)) if isinstance(self.value, int) else number
+
+
+def known(columns: Sequence[str]) -> str:
+    """The columns as SQL. Names go into the query as text, so this is also what keeps foreign SQL out."""
+    for name in columns:
+        if name not in COLUMNS:
+            raise Mistake(f"The ledger has no column {name!r}.{nearest_name(name, COLUMNS)}")
+    if not columns:
+        raise Mistake(f"Name at least one column of {', '.join(COLUMNS)}.")
+    return ", ".join(columns)
+
+
+def filtered(where: Sequence[Condition]) -> str:
+    """WHERE. Only an equality may use an index: SQLite guesses that a range is narrow, and then reads a large part
+    of the table in random order; the `+` makes it scan instead."""
+    terms = [
+        f"{'' if condition.operator == '=' else '+'}{condition.column} {_OPERATORS[condition.operator]} ?"
+        for condition in where
+    ]
+    return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
+def operands(where: Sequence[Condition]) -> list[Value]:
+    return [condition.operand() for condition in where]
+
+
+def ordered(order: str, descending: bool, limit: int | None, where: Sequence[Condition]) -> str:
+    """ORDER BY, unknown last; ties by id, so that the same question has the same answer everywhere."""
+    column = known((order,)) if not where else f"+{known((order,))}"  # an index of everything would be read to its end
+    direction = f"{column} DESC" if descending else f"{column} IS NULL, {column}"  # NULL is SQLite's smallest
+    return f" ORDER BY {direction}, id" + ("" if limit is None else f" LIMIT {limit:d}")
