@@ -13,9 +13,9 @@ export TRIMARAN_LEDGER
 run trimaran presets
 run trimaran flops examples/jobs/bloom-176b.yaml --seconds 104.5 --printed 150.05
 run trimaran import --published examples/notes/*.md
-run trimaran audit --published
+run trimaran audit --published --fix
 run trimaran audit examples/notes/*.md --fix
 run trimaran results size=181B status=ok --limit 12
-run trimaran results 'source_kind=published' 'nodes>=32' --by size,tp,pp
+run trimaran results size=181B status=ok --by tp,pp,mbs
 run trimaran results size=181B status=ok -o demo/results.md --markdown
 printf '\nThe ledger is demo/trimaran.sqlite, the table for your notes demo/results.md.\n'

@@ -131,7 +131,7 @@ def test_the_columns_named_in_python_are_those_of_the_table(path: Path, ledger: 
     with sqlite3.connect(path) as raw:
         types = {name: kind for _, name, kind, *_ in raw.execute("PRAGMA table_info(trials)")}
     raw.close()
-    assert tuple(types) == (*COLUMNS, "document")
+    assert tuple(types) == ("number", *COLUMNS)
     assert {name for name in COLUMNS if types[name] == "TEXT"} == TEXT_COLUMNS
 
 
@@ -340,7 +340,8 @@ def old_ledger(path: Path, trials: list[Trial]) -> None:
     raw = sqlite3.connect(path)
     raw.executescript(MIGRATIONS[0] + f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;")
     values = ", ".join("?" * (len(COLUMNS) + 1))
-    raw.executemany(f"INSERT INTO trials VALUES ({values})", [row(each) for each in trials])
+    raw.executemany(f"INSERT INTO trials VALUES ({values})", [(i, *row(each)) for i, each in enumerate(trials)])
+    raw.executemany("INSERT INTO documents VALUES (?, ?)", [(i, each.to_json()) for i, each in enumerate(trials)])
     raw.commit()
     raw.close()
 

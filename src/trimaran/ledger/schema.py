@@ -15,12 +15,13 @@ from trimaran.spec import Mistake, Trial
 APPLICATION_ID = 0x5472_696D  # "Trim": tells a ledger from any other program's SQLite file
 
 # A migration that was released is never edited: change the tables by adding one. Statements end with ';',
-# which must not stand anywhere else. The document comes last, so that a scan of the columns need not read it; the
+# which must not stand anywhere else. Documents stand apart, so that a scan of the columns need not pass over them; the
 # wide indexes hold all that the usual groupings need, already nearly sorted.
 MIGRATIONS = (
     """
     CREATE TABLE trials (
-        id TEXT PRIMARY KEY NOT NULL,
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
         framework TEXT, device TEXT, nodes INTEGER, devices INTEGER,
         size_label TEXT, layers INTEGER, hidden INTEGER, heads INTEGER, seq_len INTEGER,
         dp INTEGER, tp INTEGER, pp INTEGER, virtual_stages INTEGER, zero INTEGER,
@@ -29,9 +30,9 @@ MIGRATIONS = (
         seconds_per_sample REAL,
         source_kind TEXT NOT NULL, source_file TEXT NOT NULL, source_line INTEGER,
         source_section TEXT NOT NULL, source_table TEXT NOT NULL, source_label TEXT NOT NULL, date TEXT NOT NULL,
-        corrects TEXT, recorded_at TEXT NOT NULL,
-        document TEXT NOT NULL
+        corrects TEXT, recorded_at TEXT NOT NULL
     );
+    CREATE TABLE documents (number INTEGER PRIMARY KEY, document TEXT NOT NULL);
     CREATE INDEX trials_by_seconds ON trials (seconds IS NULL, seconds, id);
     CREATE INDEX trials_by_layout ON trials (tp, pp, dp, size_label, status, seconds, id);
     CREATE INDEX trials_by_model ON trials (layers, hidden, size_label, device, gbs, status, seconds, id);
@@ -79,8 +80,8 @@ _of_outcome = attrgetter(*_OUTCOME)
 _of_source = attrgetter(*_SOURCE, "date")
 
 
-def row(trial: Trial) -> list[Any]:
-    """The trial as a row of `trials`: COLUMNS, then the document.
+def row(trial: Trial) -> tuple[Any, ...]:
+    """The trial as a row of `trials`, in the order of COLUMNS.
 
     A whole number beyond SQLite's largest (a misread line has them) is cut in its column; the document keeps it.
     """
@@ -93,9 +94,8 @@ def row(trial: Trial) -> list[Any]:
         *_of_source(trial.source),
         trial.corrects,
         trial.recorded_at,
-        trial.to_json(),
     )
-    return [LARGEST if type(value) is int and value > LARGEST else value for value in values]
+    return tuple(LARGEST if type(value) is int and value > LARGEST else value for value in values)
 
 
 @contextmanager

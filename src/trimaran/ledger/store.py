@@ -39,9 +39,9 @@ from trimaran.spec.mistake import sentence
 
 __all__ = ["Added", "Condition", "Group", "Import", "Ledger", "ledger_path"]
 
-_ALL_COLUMNS = ", ".join((*COLUMNS, "document"))
-_INSERT = f"INSERT INTO trials ({_ALL_COLUMNS}) VALUES ({', '.join('?' * (len(COLUMNS) + 1))})"
-_REPLACE = f"UPDATE trials SET ({_ALL_COLUMNS}) = ({', '.join('?' * (len(COLUMNS) + 1))}) WHERE id = ?"
+_KEEP_COLUMNS = f"INSERT OR REPLACE INTO trials (number, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
+_KEEP_DOCUMENT = "INSERT OR REPLACE INTO documents (number, document) VALUES (?, ?)"
+_STORED = "SELECT number, document FROM trials JOIN documents USING (number) WHERE id = ?"
 
 
 def ledger_path(given: str | None) -> Path:
@@ -131,18 +131,27 @@ class Ledger:
         """All of them or, after an error, none. A known trial stays as it is, unless it is a log that has grown."""
         given = list(trials)  # before the lock is taken: whoever makes them may be slow
         stamps = {"code_version": __version__, "host": socket.gethostname(), "recorded_at": _now()}
-        added = updated = 0
+        kept: dict[str, tuple[int, Trial]] = {}
         with sentences(self.path, "nothing was added"), transaction(self._connection):
-            execute = self._connection.execute
+            (first,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM trials").fetchone()
+            number = first
             for trial in given:
-                stored = execute("SELECT document FROM trials WHERE id = ?", (trial.id,)).fetchone()
-                if stored is None:
-                    execute(_INSERT, row(_stamped(trial, stamps)))
-                    added += 1
-                elif trial.source.kind in ("log", "run") and _has_grown(self._parsed(trial.id, *stored), trial):
-                    execute(_REPLACE, (*row(_stamped(trial, stamps)), trial.id))
-                    updated += 1
-        return Added(added, updated, len(given) - added - updated)
+                old = kept.get(trial.id) or self._stored(trial.id)
+                if old is None:
+                    kept[trial.id] = number, trial
+                    number += 1
+                elif trial.source.kind in ("log", "run") and _has_grown(old[1], trial):
+                    kept[trial.id] = old[0], trial
+            rows = [(number, _stamped(trial, stamps)) for number, trial in kept.values()]
+            self._connection.executemany(_KEEP_COLUMNS, ((number, *row(trial)) for number, trial in rows))
+            self._connection.executemany(_KEEP_DOCUMENT, ((number, trial.to_json()) for number, trial in rows))
+        added = number - first
+        return Added(added, len(kept) - added, len(given) - len(kept))
+
+    def _stored(self, trial_id: str) -> tuple[int, Trial] | None:
+        """The number and content of a trial that the ledger has."""
+        found = self._connection.execute(_STORED, (trial_id,)).fetchone()
+        return None if found is None else (found[0], self._parsed(trial_id, found[1]))
 
     def record_import(self, file: str, added: Added, unread: Sequence[Unread]) -> None:
         """Keep what an import did, above all what it could not read."""
@@ -161,9 +170,9 @@ class Ledger:
         ]
 
     def get(self, trial_id: str) -> Trial | None:
-        for (document,) in self._select("SELECT document FROM trials WHERE id = ?", [trial_id]):
-            return self._parsed(trial_id, document)
-        return None
+        with sentences(self.path):
+            found = self._stored(trial_id)
+        return found[1] if found else None
 
     def count(self, where: Sequence[Condition] = ()) -> int:
         ((number,),) = self._select(f"SELECT count(*) FROM trials{filtered(where)}", operands(where))
@@ -177,7 +186,11 @@ class Ledger:
         limit: int | None = None,
     ) -> list[Trial]:
         """Whole trials; those that do not know the `order` column come last in either direction."""
-        query = f"SELECT id, document FROM trials{filtered(where)}{ordered(order, descending, limit, where)}"
+        # The inner query is cut and sorted first, so that only the documents of its rows are read.
+        cut = -1 if limit is None else limit
+        ids = f"SELECT id, number FROM trials{filtered(where)}{ordered(order, descending, cut, where)}"
+        document = "(SELECT document FROM documents WHERE documents.number = found.number)"
+        query = f"SELECT id, {document} FROM ({ids}) AS found"
         return [self._parsed(*found) for found in self._select(query, operands(where))]
 
     def rows(
