@@ -115,6 +115,8 @@ def test_an_impossible_row_is_never_the_best(trimaran: Command) -> None:
     marked = [line for line in shown.splitlines() if line.strip().startswith("★") and "181B" in line]
     assert ["129.26" in line for line in marked] == [True]
     assert "as printed; corrected in another row" in shown
+    (group,) = json.loads(trimaran("results", "size=181B", "pp=12", "mbs=2", "zero=1", "--by", "tp", "--json").out)
+    assert (group["count"], group["seconds"]) == (2, 134.02)
 
 
 def test_the_markdown_table_is_the_notes_table_and_reads_back(trimaran: Command) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from trimaran.ledger.query import Condition
 from trimaran.ledger.schema import COLUMNS, TEXT_COLUMNS
 from trimaran.ledger.store import Ledger
+from trimaran.ledger.tables.csv import OUTCOME_COLUMNS, SETUP_COLUMNS
 from trimaran.spec import Mistake, Trial
 
 CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|=|<|>)\s*(.*?)\s*")
@@ -116,52 +117,10 @@ def markdown(found: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-# The columns of the published CSV, which `trimaran import` reads back.
-CSV_SETUP = {
-    "framework": "framework",
-    "device": "device",
-    "devices_per_node": "devices_per_node",
-    "nodes": "nodes",
-    "devices": "devices",
-    "size_label": "size_label",
-    "layers": "layers",
-    "hidden": "hidden",
-    "ffn_hidden": "ffn_hidden",
-    "heads": "heads",
-    "kv_heads": "kv_heads",
-    "mlp": "mlp",
-    "seq_len": "seq_len",
-    "vocab": "vocab",
-    "dp": "dp",
-    "tp": "tp",
-    "pp": "pp",
-    "vpp": "virtual_stages",
-    "zero_stage": "zero",
-    "mbs": "mbs",
-    "gbs": "gbs",
-    "recompute": "recompute",
-    "sequence_parallel": "sequence_parallel",
-    "precision": "precision",
-    "optimizer": "optimizer",
-}
-CSV_OUTCOME = {
-    "mem_gb": "memory_gib",
-    "sec_per_it": "seconds",
-    "sec_low": "seconds_low",
-    "sec_high": "seconds_high",
-    "iterations": "iterations",
-    "tokens_per_second": "tokens_per_second",
-    "tflops": "tflops",
-    "tflops_formula": "tflops_formula",
-    "status": "status",
-    "reason": "reason",
-}
-
-
 def to_csv(found: Results) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["id", "section", "date", *CSV_SETUP, "env", *CSV_OUTCOME, "notes"])
+    writer.writerow(["id", "section", "date", *SETUP_COLUMNS, "env", *OUTCOME_COLUMNS, "notes"])
     for trial in found.trials:
         env = [f"{name}={value}" for name, value in trial.setup.environment.items()]
         env += [f"freq={trial.setup.freq_ghz}GHz"] if trial.setup.freq_ghz else []
@@ -170,9 +129,9 @@ def to_csv(found: Results) -> str:
                 trial.source.label or trial.id,
                 trial.source.section,
                 trial.source.date,
-                *(_plain(getattr(trial.setup, name)) for name in CSV_SETUP.values()),
+                *(_plain(getattr(trial.setup, name)) for name in SETUP_COLUMNS.values()),
                 " ".join(env),
-                *(_plain(getattr(trial.outcome, name)) for name in CSV_OUTCOME.values()),
+                *(_plain(getattr(trial.outcome, name)) for name in OUTCOME_COLUMNS.values()),
                 trial.source.note,
             ]
         )

@@ -41,6 +41,7 @@ __all__ = ["Added", "Condition", "Group", "Import", "Ledger", "ledger_path"]
 
 _KEEP_COLUMNS = f"INSERT OR REPLACE INTO trials (number, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _KEEP_DOCUMENT = "INSERT OR REPLACE INTO documents (number, document) VALUES (?, ?)"
+_REPLACED = "SELECT corrects FROM trials WHERE corrects IS NOT NULL"
 _STORED = "SELECT number, document FROM trials JOIN documents USING (number) WHERE id = ?"
 
 
@@ -206,10 +207,13 @@ class Ledger:
         return self._select(query, operands(where))
 
     def groups(self, by: Sequence[str], where: Sequence[Condition] = (), fastest_by: str = "seconds") -> list[Group]:
-        """Trials that agree in the columns `by`, sorted by these columns, each with its fastest."""
+        """Trials that agree in the columns `by`, sorted by these columns, each with its fastest.
+
+        A printed trial that a correction replaces is never the fastest.
+        """
         # SQLite takes the bare columns from the row where min() was found. The `+`: as in query.ordered().
         key = ", ".join(f"+{column}" for column in by) if where else known(by)
-        fastest = f"min({known((fastest_by,))}), seconds, id"
+        fastest = f"min(CASE WHEN id NOT IN ({_REPLACED}) THEN {known((fastest_by,))} END), seconds, id"
         query = f"SELECT count(*), {fastest}, {known(by)} FROM trials{filtered(where)} GROUP BY {key}"
         unknown_last = ", ".join(f"{column} IS NULL, {column}" for column in by)
         found = self._select(f"{query} ORDER BY {unknown_last}", operands(where))

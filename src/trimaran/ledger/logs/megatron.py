@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 from trimaran.ledger.logs import fields
 from trimaran.ledger.logs.arguments import KNOWN, argument, remarks_of, setup_of
-from trimaran.ledger.logs.failure import FailureWatch, stronger
 from trimaran.ledger.logs.fields import ELAPSED, IterationParser
 from trimaran.ledger.logs.memory import Memory
 from trimaran.ledger.logs.prefix import date_of, label_of, split_label, without_colour
+from trimaran.ledger.logs.reader import LogReader
 from trimaran.ledger.logs.run import Run, trial_of
-from trimaran.ledger.reading import Reading, Unread
+from trimaran.ledger.reading import Reading
 from trimaran.spec import Trial
 
 _HEAD = re.compile(r"\biteration +\d+/ *\d+ *\|")
@@ -25,7 +25,6 @@ _MEMORY = re.compile(r"\[Rank (\d{1,9})\] \(after (\d{1,12}) iterations\) memory
 _RESERVED = re.compile(r"\| max reserved: *(\d+(?:\.\d+)?)")
 _PADDED = re.compile(r"padded vocab .*\(new size: (\d+)\)")
 _DEEPSPEED_SIGNS = ("| consumed tokens:", "| samples per second:", "| TFLOPs:")
-_TEXT_LENGTH = 300  # of an unusable line that is shown
 
 
 def is_megatron(head: str) -> bool:
@@ -36,16 +35,13 @@ def read_megatron(lines: Iterable[str], file: str) -> Reading:
     return _MegatronReader(file).read(lines)
 
 
-class _MegatronReader:
+class _MegatronReader(LogReader):
     def __init__(self, file: str) -> None:
-        self._file = file
-        self._runs: list[Run] = []
+        super().__init__(file)
         self._arguments: dict[int, dict[str, str]] = {}  # by the run's ordinal
         self._dumping = False
         self._next_memory = Memory()  # of a run that has reported memory, but no iteration yet
         self._parser = IterationParser()
-        self._watch = FailureWatch()
-        self._unread: list[Unread] = []
 
     def read(self, lines: Iterable[str]) -> Reading:
         held, at = "", 0
@@ -210,23 +206,12 @@ class _MegatronReader:
             run = self._new_run(at)
         return self._arguments[run.ordinal]
 
-    def _look_for_failure(self, at: int, text: str) -> None:
-        failure = self._watch.look(text, at)
-        if failure and self._runs and not self._runs[-1].finished:
-            self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
-
-    def _refuse(self, at: int, text: str, why: str) -> None:
-        self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
-
     # --- the end
 
     def _trials(self) -> tuple[Trial, ...]:
         if self._runs:
             self._runs[-1].memory.join(self._next_memory)
-        for run in self._runs:
-            if not run.happened:
-                self._refuse(run.line, "arguments", "arguments without an iteration and without a failure after them")
-        told = [run for run in self._runs if run.happened]
+        told = self._told_runs("arguments", "arguments without an iteration and without a failure after them")
         return tuple(self._trial(run, several=len(told) > 1) for run in told)
 
     def _trial(self, run: Run, several: bool) -> Trial:

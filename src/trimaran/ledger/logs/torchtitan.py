@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from trimaran.ledger.logs.failure import FailureWatch, stronger
 from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
 from trimaran.ledger.logs.run import Run, trial_of
-from trimaran.ledger.reading import Reading, Unread
+from trimaran.ledger.reading import Reading
 from trimaran.spec import Setup, Trial
 
 _STEP = re.compile(r"(?<!validate )\bstep: *(\d[\d,]{0,15})\s+\S*?loss: *(\S+)")
@@ -23,7 +22,6 @@ _TPS = re.compile(r"\btps: *(\S+)")
 _TFLOPS = re.compile(r"\btflops: *(\d[\d,]*(?:\.\d+)?)\b")
 _MEMORY = re.compile(r"memory: *(\d+(?:\.\d+)?)GiB\(")
 _PREAMBLE = re.compile(r"\[titan\]|device mesh with (?:\[|parallelism: )")
-_TEXT_LENGTH = 300  # of an unusable line that is shown
 _MIB_PER_GIB = 1024.0
 
 
@@ -37,16 +35,13 @@ def read_torchtitan(lines: Iterable[str], file: str) -> Reading:
     return _TitanReader(file).read(lines)
 
 
-class _TitanReader:
+class _TitanReader(LogReader):
     def __init__(self, file: str) -> None:
-        self._file = file
-        self._runs: list[Run] = []
+        super().__init__(file)
         self._facts: dict[int, Facts] = {}  # by the run's ordinal
         self._told: set[tuple[str, str]] = set()  # which rank has told what, in this run
         self._tokens: float | None = None  # per device and step, in this run
         self._clock: datetime | None = None  # of the last step
-        self._watch = FailureWatch()
-        self._unread: list[Unread] = []
 
     def read(self, lines: Iterable[str]) -> Reading:
         for at, line in enumerate(lines, 1):
@@ -155,21 +150,10 @@ class _TitanReader:
         self._told.add((name, label))
         self._facts[run.ordinal].setdefault(name, words)
 
-    def _look_for_failure(self, at: int, text: str) -> None:
-        failure = self._watch.look(text, at)
-        if failure and self._runs and not self._runs[-1].finished:
-            self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
-
-    def _refuse(self, at: int, text: str, why: str) -> None:
-        self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
-
     # --- the end
 
     def _trials(self) -> tuple[Trial, ...]:
-        for run in self._runs:
-            if not run.happened:
-                self._refuse(run.line, "preamble", "a start without a step and without a failure after it")
-        told = [run for run in self._runs if run.happened]
+        told = self._told_runs("preamble", "a start without a step and without a failure after it")
         return tuple(self._trial(run, several=len(told) > 1) for run in told)
 
     def _trial(self, run: Run, several: bool) -> Trial:

@@ -12,25 +12,27 @@ from trimaran.spec import Mistake, Outcome, Setup, Source, Trial
 from trimaran.spec.mistake import nearest_name
 from trimaran.spec.trial import Status
 
-# column in the file -> field; where they differ the file's name is the published one.
-WHOLE = {
-    "devices_per_node": "devices_per_node",
-    "nodes": "nodes",
-    "devices": "devices",
-    "layers": "layers",
-    "hidden": "hidden",
-    "ffn_hidden": "ffn_hidden",
-    "heads": "heads",
-    "kv_heads": "kv_heads",
-    "seq_len": "seq_len",
-    "vocab": "vocab",
+# Column of the file -> field of Setup or Outcome. `trimaran results --csv` writes these, in this order.
+SETUP_COLUMNS = {
+    **{name: name for name in ("framework", "device", "devices_per_node", "nodes", "devices", "size_label")},
+    **{name: name for name in ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "mlp", "seq_len", "vocab")},
     "dp": "dp",
     "tp": "tp",
     "pp": "pp",
     "vpp": "virtual_stages",
+    "zero_stage": "zero",
     "mbs": "mbs",
     "gbs": "gbs",
-    # vTrain's spelling
+    **{name: name for name in ("recompute", "sequence_parallel", "precision", "optimizer")},
+}
+OUTCOME_COLUMNS = {
+    "mem_gb": "memory_gib",
+    "sec_per_it": "seconds",
+    "sec_low": "seconds_low",
+    "sec_high": "seconds_high",
+    **{name: name for name in ("iterations", "tokens_per_second", "tflops", "tflops_formula", "status", "reason")},
+}
+VTRAIN_COLUMNS = {
     "# gpus": "devices",
     "global batch": "gbs",
     "micro batch": "mbs",
@@ -43,12 +45,12 @@ WHOLE = {
     "pipeline parallelism": "pp",
 }
 TEXT = {"framework", "device", "size_label", "precision", "mlp"}
-OTHER = {"zero_stage", "act_ckpt", "recompute", "optimizer", "env", "sequence_parallel"}
+OTHER = {"zero_stage", "act_ckpt", "recompute", "optimizer", "env", "sequence_parallel"}  # read one by one
+WHOLE = {**{c: f for c, f in SETUP_COLUMNS.items() if c not in TEXT | OTHER}, **VTRAIN_COLUMNS}
 RESULTS = {"sec_per_it", "iteration time (ms)", "tflops", "mem_gb", "status"}
-OUTCOME = RESULTS | {"tflops_formula", "sec_low", "sec_high", "iterations", "tokens_per_second", "reason"}
 SOURCE = {"id", "source_file", "section", "line", "date", "notes"}
 JUDGEMENT = {"anomaly", "fixed_json"}  # somebody's verdict on the row; the audit forms its own
-KNOWN = set(WHOLE) | TEXT | OTHER | OUTCOME | SOURCE | JUDGEMENT
+KNOWN = set(WHOLE) | TEXT | OTHER | set(OUTCOME_COLUMNS) | RESULTS | SOURCE | JUDGEMENT
 
 STATUSES: dict[str, Status] = {"ok": "ok", "oom": "oom", "hang": "hang", "fail": "fail", "may_hang": "ok", "": "ok"}
 STATUSES |= {"timeout": "timeout", "cancelled": "cancelled", "lost": "lost", "running": "running", "pending": "pending"}
