@@ -11,6 +11,7 @@ from datetime import datetime
 
 from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
+from trimaran.ledger.logs.reader import LogReader
 from trimaran.ledger.logs.run import Run, trial_of
 from trimaran.ledger.reading import Reading
 from trimaran.spec import Setup, Trial
