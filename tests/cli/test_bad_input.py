@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +168,17 @@ def test_a_reader_that_stops_early_is_no_error(trimaran: Command, tmp_path: Path
     command = f"{sys.executable} -m trimaran.cli.main results --json | head -c 10"
     ran = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, cwd=tmp_path, check=False)
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_ctrl_c_ends_an_import_with_a_sentence_and_writes_nothing(tmp_path: Path) -> None:
+    """A real process that waits for its input (a pipe nobody writes to) and is interrupted."""
+    os.mkfifo(tmp_path / "run.log")
+    command = [sys.executable, "-m", "trimaran.cli.main", "import", "run.log"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+    writer = os.open(tmp_path / "run.log", os.O_WRONLY)  # returns when the command has opened its end
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    os.close(writer)
+    assert process.returncode == 130
+    assert b"interrupted; nothing was written" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["run.log"]

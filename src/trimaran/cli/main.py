@@ -38,13 +38,17 @@ def options(
         raise typer.Exit
 
 
+INTERRUPTED = 130
+
+
 def run() -> None:
     """Exit codes: 0 done, 2 a mistake of the user's (one sentence on stderr), 130 interrupted."""
     try:
         app(args=with_default_ledger(sys.argv[1:]))
-    except KeyboardInterrupt:
-        print("trimaran: interrupted; nothing half-written remains.", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer caught Ctrl-C
+            print("trimaran: interrupted; nothing was written.", file=sys.stderr)
+        raise
     except BrokenPipeError:  # `trimaran results | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
