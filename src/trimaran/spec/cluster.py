@@ -33,6 +33,15 @@ class Link(Noun):
     source: str = ""
 
 
+class Condition(Noun):
+    """A recorded state of a cluster, such as a fault that was mended: measurements until then are slower."""
+
+    name: str
+    until: str = Field(description="Last date it held, as printed in the tables.")
+    slowdown: PositiveFloat
+    source: str = ""
+
+
 class Cluster(Noun):
     name: str = "unnamed"
     device: Device
@@ -43,6 +52,13 @@ class Cluster(Noun):
     context_gib: NonNegativeFloat = Field(description="Memory of a device that no tensor gets: driver and libraries.")
     slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragments.")
     constants: dict[str, float] = Field(default_factory=dict, description="Calibration, written by `trimaran learn`.")
+    spreads: dict[str, float] = Field(
+        default_factory=dict, description="How far each constant may still be off: standard deviation of its logarithm."
+    )
+    residual: float | None = Field(
+        None, ge=0, description="Standard deviation of log time on tables the fit did not see; None: nothing measured."
+    )
+    conditions: tuple[Condition, ...] = Field((), description="Recorded states of the machine that changed its speed.")
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property

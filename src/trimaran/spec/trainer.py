@@ -19,6 +19,13 @@ class Trainer(Noun):
         description="Bytes per gradient element while it accumulates, for each number format it trains in."
     )
     master_bytes: Literal[0, 4] = Field(4, description="Bytes of the higher-precision copy of each weight.")
+    sharded_extra_bytes: float = Field(
+        0.0, ge=0, description="Bytes per parameter beside master weights and moments that its ZeRO shards with them."
+    )
+    stage_buffers: float = Field(
+        0.0, ge=0, description="Whole activations that a stage keeps per micro batch in flight beside the layers' own."
+    )
+    buffers_gib: float = Field(0.0, ge=0, description="Fixed buffers of a device: reduction buckets, gathered weights.")
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
     optimizers: tuple[Optimizer, ...]

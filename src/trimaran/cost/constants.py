@@ -1,0 +1,70 @@
+"""Constants: the dozen physical numbers of a cluster that no data sheet tells. Each has a prior; `learn` moves them."""
+
+from dataclasses import dataclass, fields, replace
+
+from trimaran.spec import Cluster
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A plausible value, and by how much (standard deviation of its logarithm) it may differ on real machines."""
+
+    value: float
+    spread: float
+    meaning: str
+
+
+PRIORS: dict[str, Prior] = {
+    "gemm_efficiency": Prior(0.85, 0.05, "share of the peak that a large, aligned matrix product reaches"),
+    "gemm_half_tokens": Prior(200.0, 0.7, "tokens at which a matrix product loses half of that"),
+    "gemm_half_width": Prior(100.0, 0.5, "columns at which it does"),
+    "wave_exponent": Prior(1.0, 0.15, "how strongly an unfinished wave of tiles is felt (1: as the arithmetic says)"),
+    "misaligned_slowdown": Prior(1.05, 0.05, "of a matrix product whose width is no multiple of 64 elements"),
+    "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched products"),
+    "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is no multiple of 8"),
+    "memory_efficiency": Prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work"),
+    "kernel_us": Prior(8.0, 0.3, "microseconds to start a matrix product"),
+    "layer_us": Prior(60.0, 0.5, "microseconds of everything else to start in a layer's forward pass"),
+    "micro_batch_ms": Prior(3.0, 0.8, "milliseconds per micro batch and stage that no operation explains"),
+    "inside_share": Prior(0.75, 0.6, "share of the inside link's bandwidth that tensor parallelism gets"),
+    "between_share": Prior(1.0, 0.8, "share of the network's bandwidth that the pipeline gets"),
+    "reduction_share": Prior(1.0, 0.8, "share of the network's bandwidth that data parallelism gets"),
+    "reduction_ms": Prior(1.0, 3.0, "milliseconds per rank of the data-parallel group and step"),
+}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Values in force; meanings are in PRIORS."""
+
+    gemm_efficiency: float
+    gemm_half_tokens: float
+    gemm_half_width: float
+    wave_exponent: float
+    misaligned_slowdown: float
+    attention_efficiency: float
+    odd_head_slowdown: float
+    memory_efficiency: float
+    kernel_us: float
+    layer_us: float
+    micro_batch_ms: float
+    inside_share: float
+    between_share: float
+    reduction_share: float
+    reduction_ms: float
+
+    def but(self, **changes: float) -> "Constants":
+        return replace(self, **changes)
+
+
+NAMES = tuple(field.name for field in fields(Constants))
+
+
+def constants_of(cluster: Cluster) -> Constants:
+    """What was learned for this cluster, else the priors."""
+    return Constants(**{name: cluster.constants.get(name, PRIORS[name].value) for name in NAMES})
+
+
+def spreads_of(cluster: Cluster) -> dict[str, float]:
+    """How sure each is: what the fit left open, else the prior's spread."""
+    return {name: cluster.spreads.get(name, PRIORS[name].spread) for name in NAMES}

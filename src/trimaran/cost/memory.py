@@ -1,0 +1,129 @@
+"""Bytes on one device, for the first, a middle and the last stage: states, activations in flight, logits, reserves.
+
+What is sharded how is the trainer's business (spec.Trainer); what a device cannot use is the cluster's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
+from trimaran.cost.time import stage_layer_counts
+from trimaran.spec import Cluster, Trainer
+
+GIB = 2**30
+LOGIT_BYTES = 14  # per logit: 2 of the product, 4 each of its fp32 copy, its softmax and its gradient
+FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes by part of one kind of stage."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any
+    activations: Any
+    working: Any
+    logits: Any
+    buffers: Any
+    context: Any
+    slack: Any
+
+    @property
+    def total(self) -> Any:
+        tensors = self.weights + self.gradients + self.optimizer + self.activations + self.working + self.logits
+        return tensors + self.buffers + self.context + self.slack
+
+
+def memory_gib(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
+    """Of the fullest stage."""
+    stages = [stage_memory(c, cluster, trainer, stage).total for stage in ("first", "middle", "last")]
+    stages[1] = np.where(c.pp > 2, stages[1], 0.0)
+    return np.maximum(np.maximum(stages[0], stages[1]), stages[2]) / GIB
+
+
+def fits(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
+    return memory_gib(c, cluster, trainer) <= cluster.device.memory_gib
+
+
+def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str) -> StageMemory:
+    """`stage`: first, middle or last; with one stage, first is last too."""
+    parameters = stage_parameters(c, stage)
+    compute = COMPUTE_BYTES[c.precision]
+    whole, shard = np.ones_like(parameters * c.dp, dtype=float), c.dp
+    gradient_shard = np.where((c.zero >= 2) & ((c.pp == 1) | trainer.zero_gradients_with_pipeline), shard, whole)
+    weight_shard = np.where((c.zero == 3) & (c.pp == 1), shard, whole)
+    master = trainer.master_bytes if c.precision != "fp32" else 0
+    sharded = STATE_BYTES[c.optimizer] + master + trainer.sharded_extra_bytes
+    weights = parameters * compute / weight_shard
+    gradients = parameters * trainer.gradient_bytes[c.precision] / gradient_shard
+    optimizer = parameters * sharded / np.where(c.zero >= 1, shard, whole)
+    activations = activation_bytes(c, trainer, stage)
+    working = np.where(c.recompute == 2, layer_activation_bytes(c, trainer, recompute=0), 0.0)
+    per_logit = FLASH_LOGIT_BYTES if trainer.attention == "flash" else LOGIT_BYTES
+    has_logits = (stage == "last") | (c.pp == 1)
+    logits = has_logits * c.tokens * c.vocab_rows / c.tp * per_logit
+    moving = activations + working + logits
+    return StageMemory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        working=working,
+        logits=logits,
+        buffers=trainer.buffers_gib * GIB,
+        context=cluster.context_gib * GIB,
+        slack=moving * cluster.slack,
+    )
+
+
+def stage_parameters(c: Columns, stage: str) -> Any:
+    """On one tensor rank; norms and biases are left out (under 0.1 %)."""
+    layer = 2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn
+    first, middle, last = stage_layer_counts(c)
+    embedding = c.vocab_rows * c.hidden
+    if stage == "middle":
+        return middle * layer / c.tp
+    both = np.where(c.pp == 1, np.where(c.tied, 1, 2), 1)
+    return ((first if stage == "first" else last) * layer + both * embedding) / c.tp
+
+
+def in_flight(c: Columns, stage: str) -> Any:
+    """Micro batches whose activations a stage holds at once."""
+    depth = {"first": c.pp, "middle": c.pp - 1, "last": np.ones_like(c.pp * 1.0)}[stage]
+    interleaved = depth * (1 + (c.pp - 1) / (c.pp * c.virtual))
+    depth = np.where(c.schedule == 2, interleaved, depth)
+    return np.minimum(np.where(c.schedule == 0, c.micro_batches, depth), c.micro_batches)
+
+
+def activation_bytes(c: Columns, trainer: Trainer, stage: str) -> Any:
+    first, middle, last = stage_layer_counts(c)
+    layers = {"first": first, "middle": middle, "last": last}[stage]
+    per_layer = np.where(
+        c.recompute == 2,
+        boundary_bytes(c),
+        np.where(
+            c.recompute == 1, layer_activation_bytes(c, trainer, recompute=1), layer_activation_bytes(c, trainer, 0)
+        ),
+    )
+    kept = layers * per_layer + np.where(c.pp > 1, trainer.stage_buffers * boundary_bytes(c), 0.0)
+    return in_flight(c, stage) * kept
+
+
+def boundary_bytes(c: Columns) -> Any:
+    """The input of a layer: all that full recompute keeps."""
+    return c.tokens * c.hidden * COMPUTE_BYTES[c.precision] / np.where(c.sequence_parallel, c.tp, 1)
+
+
+def layer_activation_bytes(c: Columns, trainer: Trainer, recompute: int) -> Any:
+    """What the backward pass of a layer needs (Korthikanti et al., arXiv 2205.05198): 34 bytes per token and hidden
+    element, 10 of them on every tensor rank without sequence parallelism, and 5 per attention score unless these are
+    recomputed or never stored."""
+    width = COMPUTE_BYTES[c.precision] / 2
+    mlp = 16 * (c.matrices - 1) * c.ffn / (4 * c.hidden)  # 19 bytes of a plain MLP: 16 scale with its width
+    whole = np.where(c.sequence_parallel, 10 / c.tp, 10)
+    linear = c.tokens * c.hidden * (whole + (8 + mlp) / c.tp)
+    scores = 0.0 if recompute == 1 or trainer.attention == "flash" else 5 * c.mbs * c.heads / c.tp * c.seq**2
+    return width * (linear + scores)

@@ -1,0 +1,228 @@
+"""Seconds of one training step: the slowest stage times the micro batches, the bubble, communication, the optimizer.
+
+Every part is a small expression; FLOPs, bytes and seconds are in the names.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimaran.cost.columns import COMPUTE_BYTES, Columns
+from trimaran.cost.constants import Constants, constants_of
+from trimaran.cost.gemm import gemm_seconds
+from trimaran.spec import Cluster, Trainer
+
+# Bytes that elementwise kernels move per token and hidden element in a layer's forward pass (2-byte values): two norms,
+# two residual sums with dropout on every tensor rank; bias, activation and transposes on the rank's own part.
+WHOLE_BYTES, CUT_BYTES = 20, 28
+# Bytes per attention score: written, masked and normalised, dropped out, read (forward); the same and more (backward).
+SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
+LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
+CPU_UNITS = 64  # devices with fewer units are CPUs: no tensor cores, so no tiles, waves or alignment
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The scalars of a cluster that the expressions need."""
+
+    cluster: Cluster
+    trainer: Trainer
+    peak_flops: float
+    memory_bytes_per_s: float
+    inside_bytes_per_s: float
+    between_bytes_per_s: float
+    k: Constants
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step and where they go. `layer_*` and `head` are per micro batch, the rest per step."""
+
+    seconds: Any
+    layer_compute: Any
+    layer_tensor_parallel: Any
+    head: Any
+    transfer: Any
+    first_stage: Any
+    middle_stage: Any
+    last_stage: Any
+    bubble: Any
+    reduction: Any
+    optimizer: Any
+
+
+def machine_of(cluster: Cluster, trainer: Trainer, precision: Any, k: Constants | None = None) -> Machine:
+    constants = k or constants_of(cluster)
+    return Machine(
+        cluster=cluster,
+        trainer=trainer,
+        peak_flops=cluster.device.peak_tflops[precision] * 1e12,
+        memory_bytes_per_s=cluster.device.memory_gb_per_s * 1e9 * constants.memory_efficiency,
+        inside_bytes_per_s=cluster.inside.gb_per_s * 1e9 * constants.inside_share,
+        between_bytes_per_s=cluster.between.gb_per_s * 1e9,
+        k=constants,
+    )
+
+
+def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> StepTime:
+    machine = machine_of(cluster, trainer, c.precision, k)
+    forward, backward = layer_compute_seconds(machine, c)
+    repeated = np.where(c.recompute == 2, forward, np.where(c.recompute == 1, attention_seconds(machine, c)[0], 0.0))
+    compute = forward + backward + repeated
+    tensor_parallel = tensor_parallel_seconds(machine, c)
+    head = head_seconds(machine, c)
+    transfer = transfer_seconds(machine, c) + machine.k.micro_batch_ms * 1e-3
+    first_layers, middle_layers, last_layers = stage_layer_counts(c)
+    layer = compute + tensor_parallel
+    first, middle, last = (count * layer + transfer for count in (first_layers, middle_layers, last_layers))
+    last = last + head
+    first = np.where(c.pp == 1, last, first)
+    slowest = np.maximum(np.maximum(first, last), np.where(c.pp > 2, middle, 0.0))
+    fill = np.where(c.pp == 1, 0.0, first + last + np.maximum(c.pp - 2, 0) * middle - slowest) / c.virtual
+    fill = np.where(c.schedule == 3, fill / 3, fill)  # zero-bubble: the weights' half of the backward pass fills it
+    busy = c.micro_batches * slowest
+    reduction = reduction_seconds(machine, c)
+    optimizer = optimizer_seconds(machine, c)
+    hidden = np.minimum(reduction, OVERLAP * busy / 2) if trainer.overlaps_data_parallel else 0.0
+    seconds = (busy + fill + reduction - hidden + optimizer) * c.slowdown
+    return StepTime(
+        seconds=seconds,
+        layer_compute=compute,
+        layer_tensor_parallel=tensor_parallel,
+        head=head,
+        transfer=transfer,
+        first_stage=first,
+        middle_stage=middle,
+        last_stage=last,
+        bubble=fill / (busy + fill),
+        reduction=reduction - hidden,
+        optimizer=optimizer,
+    )
+
+
+OVERLAP = 0.7  # share of a reduction that can hide behind the last backward pass where a trainer overlaps it
+
+
+def layer_products(c: Columns) -> tuple[tuple[Any, Any], ...]:
+    """(columns, inner) of a layer's matrix products on one tensor rank: qkv, output, up (and gate), down."""
+    return (
+        ((c.hidden + 2 * c.kv_width) / c.tp, c.hidden),
+        (c.hidden, c.hidden / c.tp),
+        ((c.matrices - 1) * c.ffn / c.tp, c.hidden),
+        (c.hidden, c.ffn / c.tp),
+    )
+
+
+def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
+    """Forward and backward of one layer for one micro batch, without communication."""
+    device, peak, k = machine.cluster.device, machine.peak_flops, machine.k
+    forward = backward = 0.0
+    for columns, inner in layer_products(c):
+        forward = forward + gemm_seconds(device, peak, k, c.tokens, columns, inner)
+        backward = backward + gemm_seconds(device, peak, k, c.tokens, inner, columns)  # of the input
+        backward = backward + gemm_seconds(device, peak, k, columns, inner, c.tokens)  # of the weights
+    attention_forward, attention_backward = attention_seconds(machine, c)
+    elementwise = elementwise_seconds(machine, c)
+    start = k.layer_us * 1e-6
+    return forward + attention_forward + elementwise + start, backward + attention_backward + 2 * (elementwise + start)
+
+
+def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
+    """Scores, softmax and values. Without flash attention the scores travel through memory."""
+    flops = 4 * c.tokens * c.seq * c.hidden / c.tp
+    slowdown = np.where((c.hidden / c.heads) % 8 == 0, 1.0, machine.k.odd_head_slowdown)
+    if machine.trainer.attention == "flash":
+        causal_seconds = flops / 2 * slowdown / (machine.peak_flops * FLASH_EFFICIENCY)
+        return causal_seconds, 2.5 * causal_seconds  # flash repeats the scores in its backward pass
+    product_seconds = flops * slowdown / (machine.peak_flops * machine.k.attention_efficiency)
+    scores = c.mbs * c.heads / c.tp * c.seq**2
+    fused = fused_softmax(c) if machine.trainer.attention == "fused-softmax" else False
+    passes = np.where(fused, 1.0, 2.0) / machine.memory_bytes_per_s
+    forward = product_seconds + scores * SOFTMAX_FORWARD_BYTES * passes
+    return forward, 2 * product_seconds + scores * SOFTMAX_BACKWARD_BYTES * passes
+
+
+FLASH_EFFICIENCY = 0.5  # of the peak, in FlashAttention 2's own report for A100
+
+
+def fused_softmax(c: Columns) -> Any:
+    """Where Megatron's fused kernel applies: 16 < seq <= 2048, seq % 4 = 0, (heads/tp) x micro batch % 4 = 0."""
+    return (c.seq > 16) & (c.seq <= 2048) & (c.seq % 4 == 0) & (c.heads / c.tp * c.mbs % 4 == 0)
+
+
+def elementwise_seconds(machine: Machine, c: Columns) -> Any:
+    whole = np.where(c.sequence_parallel, WHOLE_BYTES / c.tp, WHOLE_BYTES)
+    width = COMPUTE_BYTES[c.precision] / 2
+    return c.tokens * c.hidden * (whole + CUT_BYTES / c.tp) * width / machine.memory_bytes_per_s
+
+
+def head_seconds(machine: Machine, c: Columns) -> Any:
+    """Logits and loss on the last stage: three matrix products, never recomputed, and the loss over fp32 logits."""
+    device, peak, k = machine.cluster.device, machine.peak_flops, machine.k
+    columns = c.vocab_rows / c.tp
+    products = (
+        gemm_seconds(device, peak, k, c.tokens, columns, c.hidden)
+        + gemm_seconds(device, peak, k, c.tokens, c.hidden, columns)
+        + gemm_seconds(device, peak, k, columns, c.hidden, c.tokens)
+    )
+    return products + c.tokens * columns * LOSS_BYTES / machine.memory_bytes_per_s
+
+
+def tensor_parallel_seconds(machine: Machine, c: Columns) -> Any:
+    """Two all-reduces a layer forward, two backward, two more when it is recomputed.
+
+    Sequence parallelism moves the same bytes as all-gathers and reduce-scatters.
+    """
+    payload_bytes = c.tokens * c.hidden * COMPUTE_BYTES[c.precision]
+    inside = c.devices_per_node % c.tp == 0
+    rate = np.where(inside, machine.inside_bytes_per_s, machine.between_bytes_per_s * machine.k.between_share)
+    latency_us = np.where(inside, machine.cluster.inside.latency_us, machine.cluster.between.latency_us)
+    one = 2 * (c.tp - 1) / c.tp * payload_bytes / rate + latency_us * 1e-6 * (c.tp > 1) * np.log2(c.tp)
+    return one * (4 + np.where(c.recompute == 2, 2, 0))
+
+
+def transfer_seconds(machine: Machine, c: Columns) -> Any:
+    """Activations to the next stage and gradients back; the replicas of a node share its network."""
+    payload_bytes = c.tokens * c.hidden * COMPUTE_BYTES[c.precision]
+    sharing = np.maximum(1, c.devices_per_node / c.tp)
+    crosses = c.tp * c.dp >= c.devices_per_node  # ranks go tp, dp, pp: a stage fills whole nodes or fits inside one
+    rate = np.where(
+        crosses, machine.between_bytes_per_s * machine.k.between_share / sharing, machine.inside_bytes_per_s
+    )
+    latency_us = np.where(crosses, machine.cluster.between.latency_us, machine.cluster.inside.latency_us)
+    return np.where(c.pp > 1, 2 * (payload_bytes / rate + latency_us * 1e-6) * c.virtual, 0.0)
+
+
+def stage_layer_counts(c: Columns) -> tuple[Any, Any, Any]:
+    """Layers of the first, a middle and the last stage. Weighted: the ends give one layer up for embedding and head."""
+    fewer = np.logical_and(c.weighted, c.pp > 1) * 1
+    units = (c.layers + 2 * fewer) / c.pp
+    return units - fewer, units, units - fewer
+
+
+def rank_parameters(c: Columns) -> Any:
+    """Parameters of the fullest stage on one tensor rank, near enough for time."""
+    layer = 2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn
+    first, middle, _ = stage_layer_counts(c)
+    return np.maximum(first * layer + c.vocab_rows * c.hidden, middle * layer) / c.tp
+
+
+def reduction_seconds(machine: Machine, c: Columns) -> Any:
+    """All-reduce of the gradients over dp, or their reduce-scatter and the gather of new weights under ZeRO: the same
+    bytes. The tensor ranks of a node share its network."""
+    gradient_bytes = rank_parameters(c) * machine.trainer.gradient_bytes[c.precision]
+    weight_bytes = rank_parameters(c) * COMPUTE_BYTES[c.precision]
+    moved = (c.dp - 1) / c.dp * (gradient_bytes + np.where(c.zero >= 1, weight_bytes, gradient_bytes))
+    moved = moved + np.where(c.zero == 3, (c.dp - 1) / c.dp * 2 * weight_bytes, 0.0)
+    neighbours = np.maximum(1, c.devices_per_node // c.tp)
+    crosses = c.dp > neighbours
+    network = machine.between_bytes_per_s * machine.k.reduction_share / np.minimum(c.tp, c.devices_per_node)
+    rate = np.where(crosses, network, machine.inside_bytes_per_s)
+    return np.where(c.dp > 1, moved / rate + machine.k.reduction_ms * 1e-3 * c.dp, 0.0)
+
+
+def optimizer_seconds(machine: Machine, c: Columns) -> Any:
+    """Norm, clip, Adam and the cast to compute precision: memory traffic over the parameters a device updates."""
+    shard = np.where(c.zero >= 1, c.dp, 1)
+    return rank_parameters(c) * (28 / shard + 6) / machine.memory_bytes_per_s
