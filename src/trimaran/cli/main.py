@@ -8,10 +8,18 @@ import typer
 
 from trimaran import __version__
 from trimaran.cli.audit import audit
+from trimaran.cli.estimate import estimate
+from trimaran.cli.explain import explain
+from trimaran.cli.fit import fit
 from trimaran.cli.flops import flops
 from trimaran.cli.importing import import_
+from trimaran.cli.learn import learn
+from trimaran.cli.plan import plan
+from trimaran.cli.predicting import predict, score
 from trimaran.cli.presets import presets
+from trimaran.cli.ramp import ramp
 from trimaran.cli.results import results
+from trimaran.cli.shape import shape
 
 app = typer.Typer(
     name="trimaran",
@@ -23,10 +31,19 @@ app = typer.Typer(
     epilog="Start with `trimaran presets`, then `trimaran import --published` and `trimaran results`.",
 )
 app.command("presets")(presets)
+app.command("plan")(plan)
+app.command("ramp")(ramp)
+app.command("estimate")(estimate)
+app.command("explain")(explain)
+app.command("shape")(shape)
+app.command("fit")(fit)
 app.command("flops")(flops)
 app.command("import")(import_)
 app.command("audit")(audit)
 app.command("results")(results)
+app.command("learn")(learn)
+app.command("predict")(predict)
+app.command("score")(score)
 
 
 @app.callback()

@@ -23,13 +23,18 @@ PRIORS: dict[str, Prior] = {
     "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched products"),
     "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is no multiple of 8"),
     "memory_efficiency": Prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work"),
-    "kernel_us": Prior(8.0, 0.3, "microseconds to start a matrix product"),
-    "layer_us": Prior(60.0, 0.5, "microseconds of everything else to start in a layer's forward pass"),
+    "kernel_us": Prior(5.0, 0.3, "microseconds that a matrix product takes at least"),
+    "layer_us": Prior(800.0, 0.5, "microseconds the host needs to start a layer forward; small layers wait for it"),
     "micro_batch_ms": Prior(3.0, 0.8, "milliseconds per micro batch and stage that no operation explains"),
     "inside_share": Prior(0.75, 0.6, "share of the inside link's bandwidth that tensor parallelism gets"),
+    "collective_us": Prior(20.0, 0.8, "microseconds an all-reduce of a layer takes at least, per further tensor rank"),
     "between_share": Prior(1.0, 0.8, "share of the network's bandwidth that the pipeline gets"),
     "reduction_share": Prior(1.0, 0.8, "share of the network's bandwidth that data parallelism gets"),
-    "reduction_ms": Prior(1.0, 3.0, "milliseconds per rank of the data-parallel group and step"),
+    "pressure_slowdown": Prior(0.05, 0.5, "share of time lost when the memory is full and the allocator must retry"),
+    "state_share": Prior(1.0, 0.1, "memory of the optimizer's states over what the formula says"),
+    "activation_share": Prior(1.0, 0.15, "memory of activations over what the formula says"),
+    "buffer_share": Prior(1.0, 0.6, "memory of fixed buffers over what the trainer states"),
+    "reduction_ms": Prior(3.0, 2.0, "milliseconds per rank of the data-parallel group and step"),
 }
 
 
@@ -49,22 +54,40 @@ class Constants:
     layer_us: float
     micro_batch_ms: float
     inside_share: float
+    collective_us: float
     between_share: float
     reduction_share: float
     reduction_ms: float
+    pressure_slowdown: float
+    state_share: float
+    activation_share: float
+    buffer_share: float
 
     def but(self, **changes: float) -> "Constants":
         return replace(self, **changes)
 
 
+MEMORY_NAMES = ("state_share", "activation_share", "buffer_share")
 NAMES = tuple(field.name for field in fields(Constants))
+
+
+def priors_of(cluster: Cluster) -> dict[str, Prior]:
+    """Where somebody measured the device's best matrix product, that is the better guess of its efficiency."""
+    device = cluster.device
+    measured = [device.matmul_tflops[name] / device.peak_tflops[name] for name in device.matmul_tflops]
+    if measured:
+        return {**PRIORS, "gemm_efficiency": replace(PRIORS["gemm_efficiency"], value=max(measured))}
+    spread = 0.15 if device.units >= 64 else 0.6  # nobody knows what a CPU's library reaches
+    return {**PRIORS, "gemm_efficiency": replace(PRIORS["gemm_efficiency"], spread=spread)}
 
 
 def constants_of(cluster: Cluster) -> Constants:
     """What was learned for this cluster, else the priors."""
-    return Constants(**{name: cluster.constants.get(name, PRIORS[name].value) for name in NAMES})
+    priors = priors_of(cluster)
+    return Constants(**{name: cluster.constants.get(name, priors[name].value) for name in NAMES})
 
 
 def spreads_of(cluster: Cluster) -> dict[str, float]:
     """How sure each is: what the fit left open, else the prior's spread."""
-    return {name: cluster.spreads.get(name, PRIORS[name].spread) for name in NAMES}
+    priors = priors_of(cluster)
+    return {name: cluster.spreads.get(name, priors[name].spread) for name in NAMES}

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
-from trimaran.cost.time import stage_layer_counts
+from trimaran.cost.constants import Constants, constants_of
+from trimaran.cost.stages import stage_layer_counts
 from trimaran.spec import Cluster, Trainer
 
 GIB = 2**30
-LOGIT_BYTES = 14  # per logit: 2 of the product, 4 each of its fp32 copy, its softmax and its gradient
+LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
 FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
 
 
@@ -37,18 +38,26 @@ class StageMemory:
         return tensors + self.buffers + self.context + self.slack
 
 
-def memory_gib(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
-    """Of the fullest stage."""
-    stages = [stage_memory(c, cluster, trainer, stage).total for stage in ("first", "middle", "last")]
-    stages[1] = np.where(c.pp > 2, stages[1], 0.0)
-    return np.maximum(np.maximum(stages[0], stages[1]), stages[2]) / GIB
+def memory_gib(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Any:
+    """Of the fullest stage, as nvidia-smi would show it."""
+    return _fullest([stage_memory(c, cluster, trainer, stage, k).total for stage in STAGES], c)
 
 
-def fits(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
-    return memory_gib(c, cluster, trainer) <= cluster.device.memory_gib
+def needed_gib(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Any:
+    """What the fullest stage cannot do without: a caching allocator gives its fragments back before it gives up."""
+    stages = [stage_memory(c, cluster, trainer, stage, k) for stage in STAGES]
+    return _fullest([stage.total - stage.slack for stage in stages], c)
 
 
-def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str) -> StageMemory:
+STAGES = ("first", "middle", "last")
+
+
+def _fullest(stage_bytes: list[Any], c: Columns) -> Any:
+    first, middle, last = stage_bytes
+    return np.maximum(np.maximum(first, np.where(c.pp > 2, middle, 0.0)), last) / GIB
+
+
+def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: Constants | None = None) -> StageMemory:
     """`stage`: first, middle or last; with one stage, first is last too."""
     parameters = stage_parameters(c, stage)
     compute = COMPUTE_BYTES[c.precision]
@@ -65,17 +74,18 @@ def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str) -> 
     per_logit = FLASH_LOGIT_BYTES if trainer.attention == "flash" else LOGIT_BYTES
     has_logits = (stage == "last") | (c.pp == 1)
     logits = has_logits * c.tokens * c.vocab_rows / c.tp * per_logit
-    moving = activations + working + logits
+    k = k or constants_of(cluster)
+    activations, working, logits = (part * k.activation_share for part in (activations, working, logits))
     return StageMemory(
         weights=weights,
         gradients=gradients,
-        optimizer=optimizer,
+        optimizer=optimizer * k.state_share,
         activations=activations,
         working=working,
         logits=logits,
-        buffers=trainer.buffers_gib * GIB,
+        buffers=trainer.buffers_gib * k.buffer_share * GIB,
         context=cluster.context_gib * GIB,
-        slack=moving * cluster.slack,
+        slack=(activations + working + logits) * cluster.slack,
     )
 
 

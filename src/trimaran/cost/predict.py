@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import Columns
-from trimaran.cost.constants import NAMES, constants_of, spreads_of
-from trimaran.cost.memory import GIB, memory_gib, stage_memory
+from trimaran.cost.constants import NAMES, Constants, constants_of, spreads_of
+from trimaran.cost.memory import GIB, memory_gib, needed_gib, stage_memory
 from trimaran.cost.time import StepTime, step_time
 from trimaran.spec import Cluster, Trainer
 
@@ -34,21 +34,28 @@ class Interval:
     dominant_share: Any  # by how much it alone may move the seconds, as a share
 
 
-def predict(c: Columns, cluster: Cluster, trainer: Trainer) -> Prediction:
-    time = step_time(c, cluster, trainer)
-    fullest = memory_gib(c, cluster, trainer)
+def predict(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Prediction:
+    k = k or constants_of(cluster)
+    time = step_time(c, cluster, trainer, k)
+    fullest = memory_gib(c, cluster, trainer, k)
     return Prediction(
-        seconds=time.seconds,
+        seconds=time.seconds * (1 + k.pressure_slowdown * pressure(fullest, cluster)),
         memory_gib=fullest,
-        first_stage_gib=stage_memory(c, cluster, trainer, "first").total / GIB,
-        fits=fullest <= cluster.device.memory_gib,
+        first_stage_gib=stage_memory(c, cluster, trainer, "first", k).total / GIB,
+        fits=needed_gib(c, cluster, trainer, k) <= cluster.device.memory_gib,
         time=time,
     )
 
 
-def interval(c: Columns, cluster: Cluster, trainer: Trainer) -> Interval:
-    """How far the seconds may be off: the fit's residual on unseen tables, and every constant within its spread."""
-    k, spreads = constants_of(cluster), spreads_of(cluster)
+def pressure(fullest_gib: Any, cluster: Cluster) -> Any:
+    """0 with room to spare, 1 when the card is full: there the caching allocator frees and asks again, and waits."""
+    return np.clip((fullest_gib / cluster.device.memory_gib - 0.93) / 0.02, 0.0, 1.0)
+
+
+def deviation(
+    c: Columns, cluster: Cluster, trainer: Trainer, k: Constants, spreads: dict[str, float]
+) -> tuple[Any, Any]:
+    """Standard deviation of log seconds that the constants' spreads leave open, and each constant's part of it."""
     seconds = np.atleast_1d(step_time(c, cluster, trainer, k).seconds)
     effects = []
     for name in NAMES:
@@ -56,13 +63,20 @@ def interval(c: Columns, cluster: Cluster, trainer: Trainer) -> Interval:
         derivative = np.log(np.atleast_1d(step_time(c, cluster, trainer, moved).seconds) / seconds) / STEP
         effects.append(np.abs(derivative) * spreads[name])
     effect = np.array(effects)
+    return np.sqrt((effect**2).sum(axis=0)), effect
+
+
+def interval(c: Columns, cluster: Cluster, trainer: Trainer) -> Interval:
+    """How far the seconds may be off: the fit's residual on unseen tables, and every constant within its spread."""
+    k = constants_of(cluster)
+    seconds = np.atleast_1d(predict(c, cluster, trainer, k).seconds)
+    left_open, effect = deviation(c, cluster, trainer, k, spreads_of(cluster))
     residual = UNMEASURED_RESIDUAL if cluster.residual is None else cluster.residual
-    deviation = np.sqrt(residual**2 + (effect**2).sum(axis=0))
     z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
-    widest = effect.argmax(axis=0)
+    off = z * np.sqrt(residual**2 + left_open**2)
     return Interval(
-        low=seconds * np.exp(-z * deviation),
-        high=seconds * np.exp(z * deviation),
-        dominant=tuple(NAMES[i] for i in widest),
+        low=seconds * np.exp(-off),
+        high=seconds * np.exp(off),
+        dominant=tuple(NAMES[i] for i in effect.argmax(axis=0)),
         dominant_share=np.expm1(z * effect.max(axis=0)),
     )

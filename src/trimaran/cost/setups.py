@@ -1,12 +1,29 @@
 """Measured set-ups as Columns. A cost needs every number, so what a source leaves out gets a stated default."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, of_rows
-from trimaran.spec import Cluster, Mistake, Setup
+import numpy as np
+import numpy.typing as npt
+
+from trimaran.cost.columns import RECOMPUTE, SCHEDULE, STATE_BYTES, Columns, of_rows
+from trimaran.cost.gemm import CPU_UNITS
+from trimaran.spec import Cluster, Setup
+from trimaran.spec.cluster import Precision
+
+Rows = npt.NDArray[np.int64]
 
 # Documented in docs/cost-model.md. Megatron's own defaults where it has them.
-DEFAULTS = {"vocab": 51200, "seq_len": 2048, "zero": 0, "mbs": 1, "dp": 1, "tp": 1, "pp": 1, "virtual_stages": 1}
+DEFAULTS: dict[str, Any] = {
+    "vocab": 51200,
+    "seq_len": 2048,
+    "zero": 0,
+    "mbs": 1,
+    "dp": 1,
+    "tp": 1,
+    "pp": 1,
+    "virtual_stages": 1,
+}
 NEEDED = ("layers", "hidden", "gbs")
 
 
@@ -20,51 +37,60 @@ def slowdown(cluster: Cluster, date: str) -> float:
     return next((c.slowdown for c in cluster.conditions if date and date <= c.until), 1.0)
 
 
-def of_setups(setups: Sequence[Setup], cluster: Cluster, dates: Sequence[str] = ()) -> Columns:
-    """One row a set-up; all in one precision. Recompute is none unless stated, the MLP 4 x hidden, heads of 128."""
-    rows = []
-    precisions = {_precision(setup, cluster) for setup in setups}
-    if len(precisions) > 1:
-        raise Mistake(f"These rows mix the precisions {', '.join(sorted(precisions))}; predict them one by one.")
-    for setup, date in zip(setups, dates or [""] * len(setups), strict=True):
-        known = {name: getattr(setup, name) for name in DEFAULTS}
-        value = {name: DEFAULTS[name] if known[name] is None else known[name] for name in DEFAULTS}
-        hidden, layers, gbs = setup.hidden or 0, setup.layers or 0, setup.gbs or 0
-        heads = setup.heads or max(1, hidden // 128)
-        swiglu = setup.mlp == "swiglu"
-        per_node = setup.devices_per_node or cluster.devices_per_node
-        rows.append(
-            {
-                "layers": layers,
-                "hidden": hidden,
-                "ffn": setup.ffn_hidden or 4 * hidden,
-                "heads": heads,
-                "kv_heads": setup.kv_heads or heads,
-                "vocab": value["vocab"],
-                "seq": value["seq_len"],
-                "matrices": 3 if swiglu else 2,
-                "tied": not swiglu,
-                "dp": value["dp"],
-                "tp": value["tp"],
-                "pp": value["pp"],
-                "virtual": value["virtual_stages"],
-                "mbs": value["mbs"],
-                "gbs": gbs,
-                "zero": value["zero"],
-                "recompute": RECOMPUTE[setup.recompute or "none"],
-                "schedule": SCHEDULE["interleaved" if value["virtual_stages"] > 1 else "1f1b"],
-                "sequence_parallel": bool(setup.sequence_parallel),
-                "weighted": value["pp"] > 1 and layers % (value["pp"] * value["virtual_stages"]) != 0,
-                "devices_per_node": per_node,
-                "slowdown": slowdown(cluster, date),
-            }
-        )
-    return of_rows(rows, precisions.pop(), setups[0].optimizer or "adam")  # type: ignore[arg-type]
+def of_setups(setups: Sequence[Setup], cluster: Cluster, dates: Sequence[str] = ()) -> list[tuple[Rows, Columns]]:
+    """Columns for each precision and optimizer among the set-ups, with the rows' places in the given order.
+
+    Recompute is none unless stated, the MLP 4 x hidden, heads of 128; a split is weighted where only that divides.
+    """
+    groups: dict[tuple[Precision, str], list[int]] = {}
+    for i, setup in enumerate(setups):
+        optimizer = setup.optimizer if setup.optimizer in STATE_BYTES else "adam"
+        groups.setdefault((precision_of(setup, cluster), str(optimizer)), []).append(i)
+    days = dates or [""] * len(setups)
+    return [
+        (np.array(places), of_rows([_row(setups[i], cluster, days[i]) for i in places], precision, optimizer))
+        for (precision, optimizer), places in groups.items()
+    ]
 
 
-def _precision(setup: Setup, cluster: Cluster) -> str:
-    """As stated; else the device's fastest 16-bit format it has, else fp32."""
+def _row(setup: Setup, cluster: Cluster, date: str) -> dict[str, float]:
+    value = {name: getattr(setup, name) for name in DEFAULTS}
+    value = {name: DEFAULTS[name] if known is None else known for name, known in value.items()}
+    hidden, layers = setup.hidden or 0, setup.layers or 0
+    heads = setup.heads or max(1, hidden // 128)
+    swiglu = setup.mlp == "swiglu"
+    stages = value["pp"] * value["virtual_stages"]
+    return {
+        "layers": layers,
+        "hidden": hidden,
+        "ffn": setup.ffn_hidden or 4 * hidden,
+        "heads": heads,
+        "kv_heads": setup.kv_heads or heads,
+        "vocab": value["vocab"],
+        "seq": value["seq_len"],
+        "matrices": 3 if swiglu else 2,
+        "tied": not swiglu,
+        "dp": value["dp"],
+        "tp": value["tp"],
+        "pp": value["pp"],
+        "virtual": value["virtual_stages"],
+        "mbs": value["mbs"],
+        "gbs": setup.gbs or 0,
+        "zero": value["zero"],
+        "recompute": RECOMPUTE[setup.recompute or "none"],
+        "schedule": SCHEDULE["interleaved" if value["virtual_stages"] > 1 else "1f1b"],
+        "sequence_parallel": bool(setup.sequence_parallel),
+        "weighted": layers % stages != 0 and (layers + 2) % stages == 0,
+        "devices_per_node": setup.devices_per_node or cluster.devices_per_node,
+        "slowdown": slowdown(cluster, date),
+    }
+
+
+def precision_of(setup: Setup, cluster: Cluster) -> Precision:
+    """As stated; else bf16, fp16 or, on a CPU, fp32, whichever the device has first."""
     peaks = cluster.device.peak_tflops
     if setup.precision in peaks:
-        return str(setup.precision)
-    return "bf16" if "bf16" in peaks else "fp16" if "fp16" in peaks and cluster.device.units >= 64 else "fp32"
+        return setup.precision
+    if cluster.device.units < CPU_UNITS:
+        return "fp32"
+    return "bf16" if "bf16" in peaks else "fp16"

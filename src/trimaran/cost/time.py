@@ -11,6 +11,7 @@ import numpy as np
 from trimaran.cost.columns import COMPUTE_BYTES, Columns
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.gemm import gemm_seconds
+from trimaran.cost.stages import stage_layer_counts
 from trimaran.spec import Cluster, Trainer
 
 # Bytes that elementwise kernels move per token and hidden element in a layer's forward pass (2-byte values): two norms,
@@ -19,7 +20,6 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 # Bytes per attention score: written, masked and normalised, dropped out, read (forward); the same and more (backward).
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
-CPU_UNITS = 64  # devices with fewer units are CPUs: no tensor cores, so no tiles, waves or alignment
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,18 @@ def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     attention_forward, attention_backward = attention_seconds(machine, c)
     elementwise = elementwise_seconds(machine, c)
     start = k.layer_us * 1e-6
-    return forward + attention_forward + elementwise + start, backward + attention_backward + 2 * (elementwise + start)
+    return (
+        longer(forward + attention_forward + elementwise, start),
+        longer(backward + attention_backward + 2 * elementwise, BACKWARD_STARTS * start),
+    )
+
+
+BACKWARD_STARTS = 1.3  # autograd starts more kernels than the forward pass, but without Python between them
+
+
+def longer(device_seconds: Any, host_seconds: Any) -> Any:
+    """The device works while the host starts what comes next: the slower counts, softly, for both jitter."""
+    return (device_seconds**4 + host_seconds**4) ** 0.25
 
 
 def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
@@ -177,8 +188,8 @@ def tensor_parallel_seconds(machine: Machine, c: Columns) -> Any:
     payload_bytes = c.tokens * c.hidden * COMPUTE_BYTES[c.precision]
     inside = c.devices_per_node % c.tp == 0
     rate = np.where(inside, machine.inside_bytes_per_s, machine.between_bytes_per_s * machine.k.between_share)
-    latency_us = np.where(inside, machine.cluster.inside.latency_us, machine.cluster.between.latency_us)
-    one = 2 * (c.tp - 1) / c.tp * payload_bytes / rate + latency_us * 1e-6 * (c.tp > 1) * np.log2(c.tp)
+    latency_us = machine.k.collective_us + np.where(inside, 0.0, machine.cluster.between.latency_us)
+    one = (c.tp - 1) * (2 / c.tp * payload_bytes / rate + latency_us * 1e-6)
     return one * (4 + np.where(c.recompute == 2, 2, 0))
 
 
@@ -192,13 +203,6 @@ def transfer_seconds(machine: Machine, c: Columns) -> Any:
     )
     latency_us = np.where(crosses, machine.cluster.between.latency_us, machine.cluster.inside.latency_us)
     return np.where(c.pp > 1, 2 * (payload_bytes / rate + latency_us * 1e-6) * c.virtual, 0.0)
-
-
-def stage_layer_counts(c: Columns) -> tuple[Any, Any, Any]:
-    """Layers of the first, a middle and the last stage. Weighted: the ends give one layer up for embedding and head."""
-    fewer = np.logical_and(c.weighted, c.pp > 1) * 1
-    units = (c.layers + 2 * fewer) / c.pp
-    return units - fewer, units, units - fewer
 
 
 def rank_parameters(c: Columns) -> Any:

@@ -88,8 +88,9 @@ def micro_batches(job: "Job") -> Iterator[str]:
         if rest:
             return  # said by `batch`
         given = f"A batch of {size} is {count} micro batches per replica"
-        if layout.schedule == "1f1b" and count < layout.pp and not trainer.fewer_micro_batches_than_stages:
-            yield f"{given}, but {trainer.name}'s 1f1b needs at least as many as its {layout.pp} stages."
+        few = layout.schedule in ("1f1b", "zero-bubble") and count < layout.pp
+        if few and not trainer.fewer_micro_batches_than_stages:
+            yield f"{given}, but {trainer.name}'s {layout.schedule} needs at least as many as its {layout.pp} stages."
             return
         if layout.schedule == "interleaved" and not _interleaves(count, layout.pp, trainer.interleaved_micro_batches):
             yield f"{given}, which {trainer.name}'s interleaved schedule cannot deal to {layout.pp} stages."
@@ -115,6 +116,8 @@ def software(job: "Job") -> Iterator[str]:
         yield f"{trainer.name} has no optimizer {job.optimizer}, only {_listed(trainer.optimizers)}."
     if layout.recompute not in trainer.recompute:
         yield f"{trainer.name} has no {layout.recompute} recompute, only {_listed(trainer.recompute)}."
+    if layout.sequence_parallel and not trainer.sequence_parallel:
+        yield f"{trainer.name} has no sequence parallelism."
     if layout.pp > 1 and job.model.tied_embeddings and not trainer.ties_embeddings_across_stages:
         yield f"{trainer.name} cannot tie the embeddings of the first and last of {layout.pp} stages."
 

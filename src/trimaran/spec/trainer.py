@@ -30,6 +30,7 @@ class Trainer(Noun):
     precisions: tuple[Precision, ...]
     optimizers: tuple[Optimizer, ...]
     recompute: tuple[Recompute, ...]
+    sequence_parallel: bool = Field(True, description="Whether it can cut norms and dropout along the sequence.")
     zero_stages: tuple[int, ...] = Field(description="ZeRO stages offered without a pipeline.")
     zero_stages_with_pipeline: tuple[int, ...]
     zero_gradients_with_pipeline: bool = Field(

@@ -60,10 +60,14 @@ def is_csv(head: str) -> bool:
     return len(_plain(_split(head)) & KNOWN) >= 3
 
 
-def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv") -> Reading:
+def read_csv(
+    text: str, file: str, kind: Literal["csv", "published"] = "csv", *, needs_results: bool = True
+) -> Reading:
+    """Rows of measurements; of mere configurations where `needs_results` is off, and then unknown columns may stand."""
     header = _split(text)
     names = [name.strip().lower() for name in header]
-    _check_columns(names, file)
+    if needs_results:
+        _check_columns(names, file)
     trials: list[Trial] = []
     seen: Counter[str] = Counter()
     reader = csv.reader(io.StringIO(text))

@@ -1,0 +1,180 @@
+"""trimaran explain: where the memory and the time of one layout go."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from trimaran.plan.timeline import Span
+    from trimaran.spec import Job
+
+STAGES = ("first", "middle", "last")
+MEMORY = ("weights", "gradients", "optimizer", "activations", "working", "logits", "buffers", "context", "slack")
+MEANING = {
+    "activations": "activations in flight",
+    "working": "one layer recomputed",
+    "optimizer": "optimizer states",
+    "context": "device context",
+    "slack": "lost to fragments",
+}
+BAR = 40
+MOST_ROWS = 16  # stages drawn; of more, the first and last ones
+COLOURS = {"forward": "cyan", "backward": "green", "weights": "yellow"}
+
+
+def explain(
+    job: Annotated[Path, typer.Argument(help="A job file, such as one that `trimaran plan --save` wrote.")],
+    micro_batches: Annotated[
+        int | None, typer.Option("--micro-batches", min=1, help="Micro batches to draw; else 4 more than stages.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show where the memory of each stage and the time of a step go, and the pipeline's timeline.
+
+    Example: `trimaran explain examples/jobs/bloom-176b.yaml`
+    """
+    import sys
+
+    from trimaran.spec.files import load_job
+
+    read = load_job(job)
+    for warning in read.warnings():
+        print(f"trimaran: warning: {warning}", file=sys.stderr)
+    answer = _answer(read)
+    spans, drawn = _timeline(read, answer["stage_seconds"], micro_batches)
+    if json:
+        from trimaran.cli.show import print_json
+
+        timeline = [{"stage": s.stage, **s.work._asdict(), "start": s.start, "end": s.end} for s in spans]
+        print_json({**answer, "timeline": {"micro_batches": drawn, "spans": timeline}})
+        return
+    _print(read, answer)
+    _draw(read, spans, drawn, answer["bubble"])
+
+
+def _answer(job: "Job") -> dict[str, Any]:
+    """Memory in bytes by stage and part, the step in seconds by part."""
+    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.memory import stage_memory
+    from trimaran.cost.predict import interval
+    from trimaran.plan.parts import PARTS, parts_of
+
+    columns, cluster, trainer = of_jobs([job]), job.cluster, job.trainer
+    parts, off = parts_of(columns, cluster, trainer), interval(columns, cluster, trainer)
+    predicted = parts.predicted
+    memory = {}
+    for stage in _stages(job):
+        made = stage_memory(columns, cluster, trainer, stage)
+        memory[stage] = {name: _number(getattr(made, name)) for name in (*MEMORY, "total")}
+    return {
+        "job": job.name,
+        "fits": bool(predicted.fits[0]),
+        "device_gib": cluster.device.memory_gib,
+        "memory_bytes": memory,
+        "seconds": _number(predicted.seconds),
+        "seconds_low": _number(off.low),
+        "seconds_high": _number(off.high),
+        "uncertain_most_about": off.dominant[0],
+        "time_seconds": {name: _number(getattr(parts, name)) for name in PARTS},
+        "limited_by": parts.limiting(0),
+        "bubble": _number(predicted.time.bubble),
+        "micro_batches": job.micro_batches,
+        "stage_seconds": {stage: _number(getattr(predicted.time, f"{stage}_stage")) for stage in _stages(job)},
+    }
+
+
+def _stages(job: "Job") -> tuple[str, ...]:
+    return {1: ("first",), 2: ("first", "last")}.get(job.layout.pp, STAGES)
+
+
+def _number(value: Any) -> float:
+    import numpy as np
+
+    return float(np.ravel(value)[0])
+
+
+def _timeline(job: "Job", stage_seconds: dict[str, float], wanted: int | None) -> "tuple[list[Span], int]":
+    """A few micro batches; interleaved ones come in rounds of as many as there are stages."""
+    from trimaran.plan.timeline import timeline
+
+    layout = job.layout
+    drawn = min(wanted or layout.pp + 4, job.micro_batches)
+    if layout.schedule == "interleaved":
+        drawn = max(1, drawn // layout.pp) * layout.pp
+    middle = stage_seconds.get("middle", 0.0)
+    seconds = [stage_seconds["first"], *[middle] * (layout.pp - 2), stage_seconds.get("last", 0.0)][: layout.pp]
+    share = 1 / 4 if layout.recompute == "full" else 1 / 3  # a backward pass is two forwards, and one more recomputed
+    forward, backward = [s * share for s in seconds], [s * (1 - share) for s in seconds]
+    return timeline(layout.schedule, forward, backward, drawn, layout.virtual_stages), drawn
+
+
+def _print(job: "Job", answer: dict[str, Any]) -> None:
+    from trimaran.cli.show import console
+    from trimaran.plan.parts import MEANING as PART_MEANING
+
+    out, gib = console(), 2**30
+    layout = job.layout
+    cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
+    out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
+    fullest = max(stage["total"] for stage in answer["memory_bytes"].values()) / gib
+    verdict = "fits" if answer["fits"] else "[red]does not fit[/]"
+    room = f"{fullest:.1f} GiB on the fullest stage, of {answer['device_gib']:g}: {verdict}"
+    out.print(f"\n[bold]Memory[/] of a device by stage, GiB. {room}.", highlight=False)
+    for stage, parts in answer["memory_bytes"].items():
+        out.print(f"  {'only' if layout.pp == 1 else stage} stage, {parts['total'] / gib:.1f}", highlight=False)
+        for name in MEMORY:
+            share = parts[name] / gib / answer["device_gib"]
+            _bar(out, MEANING.get(name, name), parts[name] / gib, share, "magenta")
+    seconds = answer["seconds"]
+    spread = f"80 % interval {answer['seconds_low']:.2f} to {answer['seconds_high']:.2f}"
+    out.print(
+        f"\n[bold]Time[/] of a step, {seconds:.2f} s ({spread}); limited by {answer['limited_by']}.", highlight=False
+    )
+    for name, value in answer["time_seconds"].items():
+        _bar(out, PART_MEANING[name], value, value / seconds, "blue")
+
+
+def _bar(out: Any, name: str, value: float, share: float, colour: str) -> None:
+    if value < 0.005 and share < 0.0005:
+        return
+    eighths = round(min(share, 1) * BAR * 8)
+    bar = "█" * (eighths // 8) + ("" if eighths % 8 == 0 else " ▏▎▍▌▋▊▉"[eighths % 8])
+    out.print(f"    {name:<30}{value:>9.2f} {share:>6.1%} [{colour}]{bar}[/]", highlight=False)
+
+
+def _draw(job: "Job", spans: "list[Span]", drawn: int, bubble: float) -> None:
+    """A line a stage, a character a moment: what it does then."""
+    from rich.text import Text
+
+    from trimaran.cli.show import console
+    from trimaran.plan.timeline import idle_share
+
+    if job.layout.pp == 1:
+        return
+    out, pp = console(), job.layout.pp
+    width, whole = out.width - 10, max(span.end for span in spans)
+    some = (
+        f"{drawn} of {job.micro_batches} micro batches" if drawn < job.micro_batches else f"all {drawn} micro batches"
+    )
+    out.print(
+        f"\n[bold]Pipeline[/], {some}, {whole:.2f} s: stages wait {idle_share(spans, pp):.0%} of it"
+        f" ({bubble:.1%} bubble in the whole step)",
+        highlight=False,
+    )
+    shown = range(pp) if pp <= MOST_ROWS else [*range(MOST_ROWS // 2), *range(pp - MOST_ROWS // 2, pp)]
+    for stage in shown:
+        if pp > MOST_ROWS and stage == pp - MOST_ROWS // 2:
+            out.print(f"      … {pp - MOST_ROWS} more stages")
+        line = [("·", "dim")] * width
+        for span in spans:
+            if span.stage == stage:
+                cells = range(int(span.start / whole * width), max(1, int(span.end / whole * width)))
+                line[cells.start : cells.stop] = [(_letter(span), COLOURS[span.work.pass_])] * len(cells)
+        out.print(Text(f"stage {stage:>2} ") + Text.assemble(*line), no_wrap=True)
+    out.print("digits forward, letters the same micro batch backward, w weight gradients, · waiting", style="dim")
+
+
+def _letter(span: "Span") -> str:
+    place = span.work.micro_batch % 10
+    return {"forward": "0123456789"[place], "backward": "abcdefghij"[place], "weights": "w"}[span.work.pass_]

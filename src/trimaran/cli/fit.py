@@ -1,0 +1,92 @@
+"""trimaran fit: the fewest nodes for a model, or the largest model for some nodes."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimaran.cli.plan import (
+    FixOption,
+    JsonOption,
+    NodesOption,
+    OnOption,
+    OptimizerOption,
+    PrecisionOption,
+    TrainerOption,
+)
+
+if TYPE_CHECKING:
+    from trimaran.plan.sizes import Fit
+    from trimaran.spec import Model
+
+
+def fit(
+    on: OnOption,
+    model: Annotated[str, typer.Argument(help="A preset's name or a file; without it, the largest is sought.")] = "",
+    nodes: NodesOption = None,
+    gbs: Annotated[int, typer.Option("--gbs", help="Global batch, in samples.")] = 2048,
+    aspect: Annotated[float, typer.Option("--aspect", help="Hidden over layers of the largest model.")] = 128,
+    vocab: Annotated[int, typer.Option("--vocab", min=1, help="Vocabulary of the largest model.")] = 50257,
+    seq: Annotated[int, typer.Option("--seq", min=1, help="Tokens in a sample of the largest model.")] = 2048,
+    fix: FixOption = None,
+    trainer: TrainerOption = "trimaran",
+    precision: PrecisionOption = "",
+    optimizer: OptimizerOption = "adam",
+    json: JsonOption = False,
+) -> None:
+    """Find the fewest nodes that train a model, or the largest model that some nodes train, with tokens per second.
+
+    The largest model is a GPT with hidden = 128 x layers, as in the GPT-3 family (see --aspect), heads of 128.
+
+    Examples: `trimaran fit gpt3-175b --on jean-zay-v100-32gb` · `trimaran fit --on jean-zay-a100-80gb --nodes 1`
+    """
+    from trimaran.cli.plan import question
+    from trimaran.plan.sizes import MOST_NODES, fewest_nodes, largest_model
+    from trimaran.spec import Mistake
+
+    if not 0 < aspect < 1e5:
+        raise Mistake(f"--aspect is {aspect:g}, but hidden over layers is a number above 0; GPT-3 has 128.")
+    asked = question(model or "gpt-1b3", on, nodes, gbs, trainer, precision, optimizer, fix)
+    if model:
+        found = fewest_nodes(asked, nodes or MOST_NODES)
+        _show(found, None, json)
+        return
+    like = asked.but(model=asked.model.but(vocab=vocab, seq_len=seq))
+    found, too_large = largest_model(like, aspect)
+    _show(found, too_large, json)
+
+
+def _show(found: "Fit", too_large: "Model | None", json: bool) -> None:
+    from trimaran.cli.plan import cells, print_layouts, record
+    from trimaran.cli.show import print_json
+    from trimaran.cost.parameters import total_parameters
+    from trimaran.plan.ranking import choices, distinct
+
+    asked = found.question
+    chosen = choices(asked, distinct(found.found), 3)
+    best, model = record(asked, chosen, 0), asked.model
+    parameters, nodes = total_parameters(model), asked.cluster.nodes
+    if json:
+        answer: dict[str, Any] = {
+            "model": {"name": model.name, "layers": model.layers, "hidden": model.hidden, "heads": model.heads},
+            "parameters": parameters,
+            "nodes": nodes,
+            "tokens_per_second": best["tokens_per_second"],
+            "best": best,
+        }
+        if too_large is not None:
+            answer["too_large"] = {"name": too_large.name, "parameters": total_parameters(too_large)}
+        print_json(answer)
+        return
+    where = f"{nodes} {'node' if nodes == 1 else 'nodes'} of {asked.cluster.name}"
+    if too_large is None:
+        print(f"{model.name} ({parameters / 1e9:.4g}B) needs at least {where}.")
+    else:
+        print(
+            f"The largest model on {where} is {model.layers} layers x hidden {model.hidden}"
+            f" ({model.heads} heads of {model.head_dim}): {parameters / 1e9:.4g}B parameters."
+            f" {too_large.layers} x {too_large.hidden} ({total_parameters(too_large) / 1e9:.4g}B) does not fit."
+        )
+    print(f"There it trains {best['tokens_per_second']:,.0f} tokens per second, a batch of {asked.batch.size}.")
+    rows = [cells(asked, chosen, i) for i in range(len(chosen.found))]
+    title = f"The fastest layouts there, {asked.trainer.name}, {asked.precision}, {asked.optimizer}"
+    print_layouts(title, rows)

@@ -1,0 +1,104 @@
+"""trimaran learn: the constants of a cluster, from what was measured on it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimaran.cli.importing import LedgerOption
+
+if TYPE_CHECKING:
+    from trimaran.learn.learned import Learned
+    from trimaran.spec import Trial
+
+
+def learn(
+    on: Annotated[str, typer.Option(help="The cluster: a preset's name or a file.")],
+    trainer: Annotated[str, typer.Option(help="Trainer of the trials that do not name a known one.")] = "trimaran",
+    framework: Annotated[str, typer.Option(help="Only trials of this framework, such as megatron-lm.")] = "",
+    published: Annotated[bool, typer.Option("--published", help="The published figures instead of a ledger.")] = False,
+    by: Annotated[
+        str, typer.Option(help="Tables to leave out: by section, or by shape (hidden x layers).")
+    ] = "section",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster with its constants.")] = None,
+    ledger: LedgerOption = "",
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Fit a cluster's constants to measured trials, judge the fit on tables left out, and write a cluster file.
+
+    Example: `trimaran learn --on jean-zay-a100-80gb --published -o jean-zay.yaml`
+    """
+    from rich.console import Console
+
+    from trimaran.learn.learned import learn as fit
+    from trimaran.learn.rows import teaching, trainer_name
+    from trimaran.ledger.published import published as shipped
+    from trimaran.ledger.store import Ledger, ledger_path
+    from trimaran.spec import Mistake, presets
+    from trimaran.spec.files import load_cluster, save
+
+    if by not in ("section", "shape"):
+        raise Mistake(f"--by is {by!r}, but tables are told apart by section or by shape.")
+    cluster = load_cluster(on)
+    if published:
+        trials = shipped().trials
+    else:
+        with Ledger.read(ledger_path(ledger)) as store:
+            trials = tuple(store.trials())
+    rows = [t for t in teaching(trials, cluster) if not framework or t.setup.framework == framework]
+
+    def table(trial: "Trial") -> str:
+        return trial.source.section if by == "section" else f"{trial.setup.hidden} x {trial.setup.layers}"
+
+    with Console(stderr=True).status("fitting") as status:
+        learned = fit(
+            rows,
+            cluster,
+            lambda trial: presets.trainer(trainer_name(trial, trainer)),
+            table,
+            lambda done, of: status.update(f"fitting without table {done + 1} of {of}"),
+        )
+    if output is not None:
+        save(learned.cluster, output)
+    _print(learned, output, json)
+
+
+def _print(learned: "Learned", output: Path | None, json: bool) -> None:
+    from trimaran.cli.show import print_json, print_table
+    from trimaran.cost.constants import NAMES, priors_of
+
+    priors, left = priors_of(learned.cluster), learned.left_out
+    if json:
+        judged = {"mape": left.mape, "coverage": left.coverage, "residual": left.residual} if left else None
+        print_json(
+            {
+                "rows": learned.rows,
+                "seconds_mape": learned.seconds_error,
+                "memory_mape": learned.memory_error,
+                "left_out": judged,
+                "constants": learned.cluster.constants,
+                "spreads": learned.cluster.spreads,
+                "undetermined": learned.fitted.undetermined,
+            }
+        )
+        return
+    rows = [
+        (
+            name,
+            f"{priors[name].value:g}",
+            f"{learned.cluster.constants[name]:.4g}",
+            f"± {learned.fitted.spreads[name]:.0%}",
+            "not determined" if name in learned.fitted.undetermined else "",
+            priors[name].meaning,
+        )
+        for name in NAMES
+    ]
+    header = ("name", "prior", "learned", "left open", "by these data", "meaning")
+    print_table("Constants", header, rows, left=(0, 4, 5))
+    print(f"{learned.rows} measured times: mean error {learned.seconds_error:.1%}", end="")
+    print(f", memory {learned.memory_error:.1%}." if learned.memory_error is not None else ".")
+    if left:
+        held = f"the 80 % interval holds {left.coverage:.0%} of their rows"
+        print(f"Tables left out in turn: mean error {left.mape:.1%}; {held}.")
+    if output is not None:
+        print(f"Written to {output}; use it with --on {output}.")

@@ -1,0 +1,151 @@
+"""trimaran predict and trimaran score: the cost model on a CSV of configurations, alone or beside measurements."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trimaran.learn.score import Predicted, Score
+    from trimaran.spec import Cluster, Trainer, Trial
+
+ClusterOption = Annotated[str, typer.Option(help="The cluster; else the preset with each row's device.")]
+TrainerOption = Annotated[str, typer.Option(help="The trainer; else what each row's framework was at its time.")]
+
+
+def predict(
+    file: Annotated[Path, typer.Argument(help="A CSV with the columns of the published figures; most may be missing.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The same rows with predictions.")],
+    cluster: ClusterOption = "",
+    trainer: TrainerOption = "",
+) -> None:
+    """Predict seconds, memory and fit of every configuration in a CSV.
+
+    Example: `trimaran predict layouts.csv --cluster jean-zay-a100-80gb -o predicted.csv`
+    """
+    import csv
+    import io
+
+    from trimaran.cost.identify import printed_as, tags_of
+    from trimaran.cost.setups import missing
+    from trimaran.ledger.tables.csv import read_csv
+    from trimaran.spec.files import read_text
+
+    text = read_text(file)
+    trials = read_csv(text, str(file), needs_results=False).trials
+    known = [trial for trial in trials if not missing(trial.setup)]
+    found = dict(zip((t.id for t in known), _predicted(known, cluster, trainer), strict=True))
+    rows = list(csv.DictReader(io.StringIO(text)))
+    added = ("pred_sec_per_it", "pred_sec_low", "pred_sec_high", "pred_mem_gb", "pred_fits", "pred_tflops", "pred_note")
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [*rows[0], *added] if rows else [], lineterminator="\n")
+    writer.writeheader()
+    for row, trial in zip(rows, trials, strict=True):
+        if trial.id not in found:
+            lacks = ", ".join(missing(trial.setup))
+            writer.writerow({**row, **dict.fromkeys(added, ""), "pred_note": f"not predicted: {lacks} not stated"})
+            continue
+        p = found[trial.id]
+        formula = next(iter(tags_of(trial.outcome.tflops_formula, trial.setup)), "model")
+        tflops = printed_as(trial.setup.model_copy(update={"devices": _devices(trial)}), p.seconds, formula)
+        values = (
+            f"{p.seconds:.6g}",
+            f"{p.low:.6g}",
+            f"{p.high:.6g}",
+            f"{p.memory_gib:.4g}",
+            str(p.fits).lower(),
+            "" if tflops is None else f"{tflops:.4g}",
+            f"fullest stage {p.fullest_gib:.1f} GB; bubble {p.bubble:.0%};"
+            f" most uncertain: {p.dominant} ±{p.dominant_share:.0%}; TFLOPs by {formula}",
+        )
+        writer.writerow({**row, **dict(zip(added, values, strict=True))})
+    output.write_text(out.getvalue(), "utf-8")
+    print(f"{len(found)} of {len(rows)} rows predicted; written to {output}.")
+
+
+def score(
+    file: Annotated[Path | None, typer.Argument(help="A CSV with measurements; or --published.")] = None,
+    published: Annotated[bool, typer.Option("--published", help="The published figures that ship along.")] = False,
+    cluster: ClusterOption = "",
+    trainer: TrainerOption = "",
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Predictions against measurements, per table: error, bias, interval, fit or out of memory, rank and regret.
+
+    Forced corrections of the audit are applied, and reprints count once.
+
+    Example: `trimaran score --published`
+    """
+    from trimaran.learn.rows import teaching
+    from trimaran.ledger.published import published as shipped
+    from trimaran.ledger.recognise import read_file
+    from trimaran.spec import Mistake
+
+    if file is None and not published:
+        raise Mistake("Name a CSV with measurements, or --published.")
+    reading = shipped() if file is None else read_file(file)
+    rows = teaching(reading.trials)
+    if not rows:
+        raise Mistake(f"{file} has no row that tells layers, hidden, batch and layout, so nothing can be predicted.")
+    predicted = _predicted(rows, cluster, trainer)
+    _print_scores(predicted, json)
+
+
+def _predicted(trials: "list[Trial]", cluster: str, trainer: str) -> "list[Predicted]":
+    from trimaran.learn.clusters import cluster_of
+    from trimaran.learn.rows import trainer_name
+    from trimaran.learn.score import predict_trials
+    from trimaran.spec import presets
+    from trimaran.spec.files import load_cluster
+
+    at: Callable[[Trial], Cluster] = cluster_of
+    if cluster:
+        given = load_cluster(cluster)
+        at = lambda trial: given  # noqa: E731
+    by: Callable[[Trial], Trainer] = lambda trial: presets.trainer(trainer or trainer_name(trial))  # noqa: E731
+    return predict_trials(trials, at, by)
+
+
+def _devices(trial: "Trial") -> int:
+    setup = trial.setup
+    return setup.devices or (setup.dp or 1) * (setup.tp or 1) * (setup.pp or 1)
+
+
+def _print_scores(predicted: "list[Predicted]", json: bool) -> None:
+    from dataclasses import asdict
+
+    from trimaran.cli.show import print_json, print_table
+    from trimaran.learn.score import score as judge
+
+    tables: dict[str, list[Predicted]] = {}
+    for row in predicted:
+        tables.setdefault(row.trial.source.section or row.trial.source.file, []).append(row)
+    devices: dict[str, list[Predicted]] = {}
+    for row in predicted:
+        devices.setdefault(f"all on {row.trial.setup.device} by {row.trial.setup.framework}", []).append(row)
+    scores = [judge(rows, name) for name, rows in (*tables.items(), *devices.items(), ("all", predicted))]
+    if json:
+        print_json([asdict(found) for found in scores])
+        return
+    header = ("table", "rows", "MAPE", "median", "bias", "inside", "memory", "fit right", "wrong", "rank", "regret")
+    print_table("Predictions against measurements", header, [_score_row(found) for found in scores])
+
+
+def _score_row(found: "Score") -> tuple[str, ...]:
+    def share(value: float | None, sign: str = "") -> str:
+        return "" if value is None else f"{value:{sign}.1%}"
+
+    return (
+        found.table,
+        str(found.rows),
+        share(found.mape),
+        share(found.median),
+        share(found.bias, "+"),
+        share(found.coverage),
+        share(found.memory_mape),
+        str(found.fit_right),
+        str(found.fit_wrong),
+        "" if found.rank is None else f"{found.rank:.2f}",
+        "" if found.regret is None else f"{found.regret:.3f}",
+    )

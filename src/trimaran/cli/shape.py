@@ -1,0 +1,130 @@
+"""trimaran shape: which layers x hidden x heads of a size trains fastest here."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimaran.cli.plan import (
+    FixOption,
+    JsonOption,
+    NodesOption,
+    OnOption,
+    OptimizerOption,
+    PrecisionOption,
+    TrainerOption,
+)
+
+if TYPE_CHECKING:
+    from trimaran.plan.shapes import Shaped
+
+
+def shape(
+    params: Annotated[str, typer.Option("--params", help="The size wanted, such as 175B, 1.3B, 350M.")],
+    on: OnOption,
+    gbs: Annotated[int, typer.Option("--gbs", help="Global batch, in samples.")],
+    nodes: NodesOption = None,
+    tp: Annotated[int | None, typer.Option("--tp", help="Only this tensor width, as --fix tp=8.")] = None,
+    hidden: Annotated[list[int] | None, typer.Option("--hidden", help="Only these widths (repeat it).")] = None,
+    heads: Annotated[list[int] | None, typer.Option("--heads", help="Only these numbers of heads (repeat it).")] = None,
+    layers: Annotated[list[int] | None, typer.Option("--layers", help="Only these depths (repeat it).")] = None,
+    vocab: Annotated[int, typer.Option("--vocab", min=1, help="Tokens in the vocabulary.")] = 50257,
+    seq: Annotated[int, typer.Option("--seq", min=1, help="Tokens in a sample.")] = 2048,
+    fix: FixOption = None,
+    trainer: TrainerOption = "trimaran",
+    precision: PrecisionOption = "",
+    optimizer: OptimizerOption = "adam",
+    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    json: JsonOption = False,
+) -> None:
+    """Find the shape of a given size that trains fastest: layers x hidden x heads, each in its best layout.
+
+    Ranked by seconds per iteration and parameter, with what tiles, waves, head dimension and softmax say about each.
+
+    Example: `trimaran shape --params 200B --on jean-zay-a100-80gb --gbs 2048 --tp 8 --vocab 250880 --heads 64
+    --hidden 13824 --hidden 14336 --hidden 14400 --trainer megatron-deepspeed-2022`
+    """
+    from rich.console import Console
+
+    from trimaran.cli.plan import question
+    from trimaran.plan.shapes import models, ranked
+    from trimaran.spec import Mistake
+
+    for name, values in (("--hidden", hidden), ("--heads", heads), ("--layers", layers)):
+        if values and min(values) < 1:
+            raise Mistake(f"{name} is {min(values)}, but it counts something, so it is at least 1.")
+    fixed = [*(fix or []), *([f"tp={tp}"] if tp is not None else [])]
+    asked = question("gpt-1b3", on, nodes, gbs, trainer, precision, optimizer, fixed)
+    shapes = models(_size(params), vocab, seq, hidden or (), heads or (), layers or ())
+    with Console(stderr=True).status(f"looking at {len(shapes)} shapes"):
+        found = ranked(asked, shapes, top, every_head_count=bool(heads))
+    if json:
+        from trimaran.cli.show import print_json
+
+        print_json([_record(shaped, found[0]) for shaped in found])
+    else:
+        _print(found)
+
+
+def _size(text: str) -> float:
+    from trimaran.cost.identify import label_parameters
+    from trimaran.spec import Mistake
+
+    size = label_parameters(text)
+    if size is None and text.replace(".", "").replace("e", "").isdigit():
+        size = float(text)
+    if not size:
+        raise Mistake(f"--params is {text!r}, but a size is a number with M, B or T, such as 175B.")
+    return size
+
+
+def _record(shaped: "Shaped", best: "Shaped") -> dict[str, Any]:
+    model, layout = shaped.model, shaped.found.layout(0)
+    seconds = float(shaped.found.seconds[0])
+    return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "ffn_hidden": model.ffn_hidden,
+        "head_dim": model.head_dim,
+        "vocab": model.vocab,
+        "padded_vocab": model.vocab_rows(layout.tp),
+        "parameters": shaped.parameters,
+        "nodes": layout.devices // shaped.question.cluster.devices_per_node,
+        "layout": layout.plain(),
+        "seconds": seconds,
+        "seconds_per_billion": shaped.seconds_per_billion,
+        "slower": shaped.seconds_per_billion / best.seconds_per_billion - 1,
+        "tokens_per_second": shaped.question.batch.size * model.seq_len / seconds,
+        "memory_gib": float(shaped.found.memory_gib[0]),
+        "arguments": [{"kind": a.kind, "text": a.text, "good": a.good} for a in shaped.arguments],
+    }
+
+
+def _print(found: "list[Shaped]") -> None:
+    from trimaran.cli.show import console, table
+
+    asked, rows = found[0].question, []
+    for shaped in found:
+        model, layout = shaped.model, shaped.found.layout(0)
+        rows.append(
+            [
+                f"{shaped.parameters / 1e9:.4g}B",
+                *(str(value) for value in (model.layers, model.hidden, model.heads, layout.dp, layout.tp, layout.pp)),
+                str(layout.micro_batch),
+                f"{shaped.found.memory_gib[0]:.0f}GB",
+                f"{shaped.found.seconds[0]:.2f}",
+                f"{shaped.seconds_per_billion:.4f}",
+                f"{shaped.seconds_per_billion / found[0].seconds_per_billion - 1:+.1%}",
+            ]
+        )
+    header = ["Size", "Layers", "Hidden", "Heads", "DP", "TP", "PP", "MBS", "Mem", "Sec/it", "s per 1e9", ""]
+    title = (
+        f"Shapes on up to {asked.cluster.nodes} nodes of {asked.cluster.name}, {asked.trainer.name}, batch"
+        f" {asked.batch.size}: by seconds per iteration and parameter"
+    )
+    out = console()
+    out.print(table(title, header, rows, left=()))
+    for shaped in found:
+        said = "; ".join(("" if a.good else "✗ ") + a.text for a in sorted(shaped.arguments, key=lambda a: a.good))
+        out.print(f"[bold]{shaped.model.name}[/]: {said}.", highlight=False)
+    out.print("✗ costs speed. What a shape learns per token is not weighed here, only what a step takes.", style="dim")

@@ -1,0 +1,143 @@
+"""Fit a cluster's constants to measured seconds and memory: least squares on logarithms, robust, held by the priors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+from trimaran.cost.columns import Columns
+from trimaran.cost.constants import MEMORY_NAMES, NAMES, Constants, Prior, priors_of
+from trimaran.cost.memory import GIB, needed_gib, stage_memory
+from trimaran.cost.predict import predict
+from trimaran.cost.setups import Rows, of_setups
+from trimaran.spec import Cluster, Mistake, Trainer, Trial
+
+TIME_NAMES = tuple(name for name in NAMES if name not in MEMORY_NAMES)
+TIME_NOISE = 0.02  # of log seconds: one snapshot against another, and what no constant can explain
+MEMORY_NOISE = 0.06  # of log memory: printed in whole gigabytes, of one node among many
+FIT_NOISE = 0.005  # whether a card ran out is known much better than how full it was
+ROBUST = 0.4  # residuals beyond this many noises count linearly: a wrong row must not bend the physics
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Trials of one trainer as columns, with what was measured (NaN where it was not)."""
+
+    trainer: Trainer
+    groups: list[tuple[Rows, Columns]]
+    seconds: Array
+    memory_gib: Array
+    ran: Array  # 1: it fitted, -1: it ran out of memory, 0: not known
+    weight: Array
+
+
+@dataclass(frozen=True)
+class Fitted:
+    constants: Constants
+    spreads: dict[str, float]
+    undetermined: tuple[str, ...]  # the data left them where the prior had them
+
+
+def measured(trials: Sequence[Trial], cluster: Cluster, trainer: Trainer) -> Measured:
+    """Each table weighs as much as its rows, but no more than forty of them: a large one must not drown the others."""
+    tables = [trial.source.table for trial in trials]
+    weights = [min(1.0, np.sqrt(40 / tables.count(table))) for table in tables]
+    return Measured(
+        trainer=trainer,
+        groups=of_setups([trial.setup for trial in trials], cluster, [trial.source.date for trial in trials]),
+        seconds=np.array([trial.outcome.seconds or np.nan for trial in trials]),
+        memory_gib=np.array(
+            [(trial.outcome.status == "ok" and trial.outcome.memory_gib) or np.nan for trial in trials], dtype=float
+        ),
+        ran=np.array([{"ok": 1.0, "oom": -1.0}.get(trial.outcome.status, 0.0) for trial in trials]),
+        weight=np.array(weights),
+    )
+
+
+def predicted_seconds(rows: Measured, cluster: Cluster, k: Constants) -> Array:
+    out = np.empty(len(rows.seconds))
+    for places, columns in rows.groups:
+        out[places] = predict(columns, cluster, rows.trainer, k).seconds
+    return out
+
+
+def predicted_memory(rows: Measured, cluster: Cluster, k: Constants) -> Array:
+    """Of the first stage: what people read off nvidia-smi on the first node."""
+    out = np.empty(len(rows.seconds))
+    for places, columns in rows.groups:
+        out[places] = stage_memory(columns, cluster, rows.trainer, "first", k).total / GIB
+    return out
+
+
+def predicted_need(rows: Measured, cluster: Cluster, k: Constants) -> Array:
+    out = np.empty(len(rows.seconds))
+    for places, columns in rows.groups:
+        out[places] = needed_gib(columns, cluster, rows.trainer, k)
+    return out
+
+
+def fit(parts: Sequence[Measured], cluster: Cluster) -> Fitted:
+    """Memory first, for its pressure slows the time; both start from the priors and move as far as the rows push."""
+    priors = priors_of(cluster)
+    start = Constants(**{name: priors[name].value for name in NAMES})
+    memory = _least_squares(parts, cluster, start, priors, MEMORY_NAMES, _memory_residuals)
+    time = _least_squares(parts, cluster, memory[0], priors, TIME_NAMES, _time_residuals)
+    spreads = {**memory[1], **time[1]}
+    undetermined = tuple(name for name in NAMES if spreads[name] > 0.8 * priors[name].spread)
+    return Fitted(time[0], spreads, undetermined)
+
+
+def _time_residuals(part: Measured, cluster: Cluster, k: Constants) -> Array:
+    residual = np.log(predicted_seconds(part, cluster, k) / part.seconds) / TIME_NOISE
+    return np.nan_to_num(residual) * part.weight
+
+
+def _memory_residuals(part: Measured, cluster: Cluster, k: Constants) -> Array:
+    """What was printed, and what is known without any print: a run that worked fitted, one that did not, did not."""
+    residual = np.log(predicted_memory(part, cluster, k) / part.memory_gib) / MEMORY_NOISE
+    over = np.log(predicted_need(part, cluster, k) / cluster.device.memory_gib) / FIT_NOISE
+    broken = np.maximum(0.0, over * part.ran + 1.0) * np.abs(part.ran)  # clear of the limit by one noise at least
+    return np.concatenate([np.nan_to_num(residual) * part.weight, broken])
+
+
+def _least_squares(
+    parts: Sequence[Measured],
+    cluster: Cluster,
+    start: Constants,
+    priors: dict[str, Prior],
+    names: tuple[str, ...],
+    residuals: Any,
+) -> tuple[Constants, dict[str, float]]:
+    """The unknowns are distances from the priors in their own spreads, so the priors are just more residuals."""
+
+    def constants(x: Array) -> Constants:
+        moved = {n: priors[n].value * float(np.exp(priors[n].spread * v)) for n, v in zip(names, x, strict=True)}
+        return start.but(**moved)
+
+    def objective(x: Array) -> Array:
+        z = np.concatenate([residuals(part, cluster, constants(x)) for part in parts])
+        robust = np.sign(z) * ROBUST * np.sqrt(2 * (np.sqrt(1 + (z / ROBUST) ** 2) - 1))
+        return np.concatenate([robust, x])
+
+    # A second start with a slow reduction: from a fast one its effect is too small to be felt.
+    starts = [np.zeros(len(names)), np.array([3.0 if name == "reduction_ms" else 0.0 for name in names])]
+    result = min((least_squares(objective, x) for x in starts), key=lambda found: float(found.cost))
+    covariance = np.linalg.inv(result.jac.T @ result.jac)
+    left_open = np.sqrt(np.diag(covariance))
+    spreads = {n: round(float(priors[n].spread * s), 4) for n, s in zip(names, left_open, strict=True)}
+    return constants(result.x), spreads
+
+
+def require(count: int, cluster: Cluster) -> None:
+    """A fit needs something to fit to."""
+    if count == 0:
+        raise Mistake(
+            f"The ledger holds no trial of the device {cluster.device.name} that tells layers, hidden, batch, layout"
+            " and seconds; import logs or tables of it first."
+        )
+    if count < 3:
+        raise Mistake(f"{count} trials are too few for {len(NAMES)} constants, even with priors; three are the least.")

@@ -1,0 +1,43 @@
+"""Which trials can teach: corrected where the audit forces it, once each, with enough known to be predicted."""
+
+from collections.abc import Sequence
+
+from trimaran.cost.setups import missing
+from trimaran.ledger.audit import audit, corrected
+from trimaran.ledger.audit.rates import expected_tags, section_formulas, with_seconds
+from trimaran.spec import Cluster, Trial
+
+TRAINERS = {"megatron-deepspeed": "megatron-deepspeed-2022", "megatron-lm": "megatron-lm-2021"}
+
+
+def trainer_name(trial: Trial, otherwise: str = "trimaran") -> str:
+    """The trainer preset that describes a trial's framework at the time of the published tables."""
+    framework = trial.setup.framework or otherwise
+    return TRAINERS.get(framework, framework)
+
+
+def teaching(trials: Sequence[Trial], cluster: Cluster | None = None) -> list[Trial]:
+    """Of these trials those that tell seconds or memory of a known set-up, on the cluster's device where one is given.
+
+    A row that a correction replaces gives way to the corrected one, a reprint teaches nothing new, and more stages than
+    layers are no layout. Seconds that only TFLOPs tell count, unless the environment was tampered with.
+    """
+    printed = [trial for trial in trials if trial.corrects is None]
+    fixed = {trial.corrects: trial for trial in corrected(printed, audit(printed))}
+    formulas = section_formulas(printed)
+    kept, seen = [], set()
+    for chosen in (fixed.get(trial.id, trial) for trial in printed):
+        plain = not chosen.setup.environment
+        trial = with_seconds(chosen, expected_tags(chosen, formulas)) if plain else chosen
+        setup, outcome = trial.setup, trial.outcome
+        if cluster is not None and setup.device != cluster.device.name:
+            continue
+        if missing(setup) or setup.mbs is None or setup.tp is None or setup.pp is None:
+            continue
+        if setup.pp > (setup.layers or 0):
+            continue
+        identity = (str(setup), outcome.seconds, outcome.tflops, outcome.memory_gib, outcome.status)
+        if identity not in seen:
+            seen.add(identity)
+            kept.append(trial)
+    return kept

@@ -1,0 +1,87 @@
+"""How good is the fit on tables it did not see? Each is left out in turn, and predicted by a fit to the others."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from trimaran.cost.constants import NAMES
+from trimaran.cost.predict import COVERAGE, deviation
+from trimaran.learn.fit import Array, Fitted, Measured, fit, measured, predicted_seconds
+from trimaran.spec import Cluster, Trainer, Trial
+
+Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Log errors of rows predicted without their table, what the constants left open of them, and the tables."""
+
+    error: Array
+    open: Array
+    table: tuple[str, ...]
+
+    @property
+    def mape(self) -> float:
+        return float(np.mean(np.abs(np.expm1(self.error))))
+
+    @property
+    def residual(self) -> float:
+        """The further deviation at which the interval holds the share of rows that it promises."""
+        return residual_of(self.error, self.open)
+
+    @property
+    def coverage(self) -> float:
+        """Share of rows inside an interval that was set without their table."""
+        inside = []
+        for table in sorted(set(self.table)):
+            here = np.array([name == table for name in self.table])
+            r = residual_of(self.error[~here], self.open[~here])
+            inside.append(np.abs(self.error[here]) <= Z * np.sqrt(r**2 + self.open[here] ** 2))
+        return float(np.mean(np.concatenate(inside)))
+
+
+def residual_of(error: Array, open_: Array) -> float:
+    needed = np.sqrt(np.maximum((np.abs(error) / Z) ** 2 - open_**2, 0.0))
+    return round(float(np.quantile(needed, COVERAGE)), 4) if len(needed) else 0.0
+
+
+def leave_tables_out(
+    trials: Sequence[Trial],
+    cluster: Cluster,
+    trainer: Callable[[Trial], Trainer],
+    table: Callable[[Trial], str] = lambda trial: trial.source.table,
+    told: Callable[[int, int], object] = lambda done, of: None,
+) -> LeftOut:
+    timed = [trial for trial in trials if trial.outcome.seconds]
+    tables = sorted({table(trial) for trial in timed})
+    errors, opens, names = [], [], []
+    for i, left in enumerate(tables):
+        told(i, len(tables))
+        others = [trial for trial in trials if table(trial) != left]
+        if not others:
+            continue
+        found = fit(by_trainer(others, cluster, trainer), cluster)
+        for part in by_trainer([trial for trial in timed if table(trial) == left], cluster, trainer):
+            errors.append(np.log(predicted_seconds(part, cluster, found.constants) / part.seconds))
+            opens.append(left_open(part, cluster, found))
+            names += [left] * len(part.seconds)
+    empty = np.array([])
+    return LeftOut(np.concatenate(errors or [empty]), np.concatenate(opens or [empty]), tuple(names))
+
+
+def by_trainer(trials: Sequence[Trial], cluster: Cluster, trainer: Callable[[Trial], Trainer]) -> list[Measured]:
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(trainer(trial).name, []).append(trial)
+    return [measured(group, cluster, trainer(group[0])) for group in groups.values()]
+
+
+def left_open(part: Measured, cluster: Cluster, found: Fitted) -> Array:
+    """Deviation of log time that the constants' spreads leave."""
+    out = np.empty(len(part.seconds))
+    for places, columns in part.groups:
+        spreads = {name: found.spreads[name] for name in NAMES}
+        out[places] = deviation(columns, cluster, part.trainer, found.constants, spreads)[0]
+    return out

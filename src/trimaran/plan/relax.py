@@ -1,0 +1,101 @@
+"""When no layout exists: which constraint excludes the last ones, and the nearest that leaves some."""
+
+from math import log
+from typing import Any
+
+from trimaran.plan.candidates import layout_of
+from trimaran.plan.question import Question
+from trimaran.plan.ranking import Found, search
+from trimaran.spec import Batch, Mistake
+
+DOUBLINGS = 8  # of the nodes or the batch, before we say that neither helps
+
+
+def impossible(question: Question) -> Mistake:
+    """The sentence for a question without an answer."""
+    where = f"{question.model.name} on up to {question.cluster.nodes} nodes of {question.cluster.name}"
+    return Mistake(f"No layout trains {where}: {_cause(question)} {_remedy(question)}")
+
+
+def _cause(question: Question) -> str:
+    """Constraints are put on one after the other; the one that leaves nothing is the cause."""
+    bare = question.but(fixed={})
+    found = search(bare, keep=1)
+    if not len(found):
+        return _physics(bare, found)
+    before = found.counts.feasible
+    for name, values in question.fixed.items():
+        bare = bare.but(fixed={**bare.fixed, name: values})
+        left = search(bare, keep=1).counts.feasible
+        if not left:
+            return f"{_fix(name, values)} excludes the last {before:,} layouts."
+        before = left
+    raise AssertionError("impossible() was asked about a question that has an answer")
+
+
+def _physics(question: Question, found: Found) -> str:
+    counts, device = found.counts, question.cluster.device
+    if counts.memory:
+        return (
+            f"of {counts.memory:,} layouts the rules allow, the smallest needs {found.least_memory_gib:.1f} GiB,"
+            f" but the device {device.name} has {device.memory_gib:g}."
+        )
+    if counts.refused:
+        return f"{question.trainer.name}'s schedules refuse all {counts.refused:,} that divide."
+    sizes = question.batch.sizes()
+    batch = f"batches of {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"a batch of {sizes[0]}"
+    return (
+        f"no dp x tp x pp fills whole nodes of {question.cluster.devices_per_node} with {batch},"
+        f" {question.model.heads} heads and {question.model.layers} layers."
+    )
+
+
+def _remedy(question: Question) -> str:
+    loosened = [nearest for name in question.fixed if (nearest := _nearest(question, name))]
+    if loosened:
+        _, text = min(loosened)
+        return f"The nearest that works: {text}."
+    if question.fixed and len(search(question.but(fixed={}), keep=1)):
+        return "No single --fix is to blame; without any of them there are layouts."
+    bare = question.but(fixed={})
+    for factor in (2**power for power in range(1, DOUBLINGS + 1)):
+        more = bare.cluster.model_copy(update={"nodes": question.cluster.nodes * factor})
+        found = search(bare.but(cluster=more), "nodes", keep=1)
+        if len(found):
+            nodes = int(found.rows.devices[0]) // more.devices_per_node
+            return f"The nearest that works: --nodes {nodes}."
+        if bare.batch.ramp is None and len(search(bare.but(batch=Batch(size=bare.batch.size * factor)), keep=1)):
+            return f"The nearest that works: --gbs {bare.batch.size * factor}."
+    if bare.batch.ramp is not None and len(search(bare.but(batch=Batch(size=bare.batch.size)), keep=1)):
+        return "Without the ramp-up there are layouts."
+    return f"Neither {2**DOUBLINGS} times the nodes nor {2**DOUBLINGS} times the batch helps."
+
+
+def _nearest(question: Question, name: str) -> tuple[float, str] | None:
+    """The value of one fixed field, nearest to those given, that leaves a layout."""
+    found = search(question.without(name))
+    best: tuple[float, str] | None = None
+    for i in range(len(found)):
+        value = _value(found, i, name, question.cluster.devices_per_node)
+        distance = min(_distance(value, given) for given in question.fixed[name])
+        if best is None or distance < best[0]:
+            best = distance, _fix(name, [value])
+    return best
+
+
+def _value(found: Found, i: int, name: str, per_node: int) -> Any:
+    layout = layout_of(found.rows, i)
+    if name == "nodes":
+        return layout.devices // per_node
+    return getattr(layout, {"mbs": "micro_batch"}.get(name, name))
+
+
+def _distance(value: Any, given: Any) -> float:
+    """In doublings for numbers; another word is one step away."""
+    if isinstance(value, str) or isinstance(given, bool):
+        return float(value != given)
+    return abs(log((value + 0.5) / (given + 0.5), 2))
+
+
+def _fix(name: str, values: Any) -> str:
+    return f"--fix {name}={','.join(str(value).lower() for value in sorted(values))}"

@@ -1,0 +1,191 @@
+"""Which shape of a given size trains fastest: layers x hidden x heads, each with its best layout and the arguments."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+
+from trimaran.cost.columns import Columns
+from trimaran.cost.gemm import CPU_UNITS, wave_efficiency
+from trimaran.cost.parameters import layer_parameters, total_parameters
+from trimaran.cost.time import fused_softmax
+from trimaran.plan.candidates import divisors
+from trimaran.plan.question import Question
+from trimaran.plan.ranking import Found, search
+from trimaran.spec import Mistake, Model
+
+TOLERANCE = 0.05  # of the target size
+ASPECTS = (64, 256)  # hidden over layers: SC21's 39B has 170, GPT-3 128, BLOOM 205
+HEAD_DIMS = (64, 256)
+DEPTHS, HEAD_COUNTS = 3, 2  # tried for each width
+USUAL_HEAD = 128
+MOST_LAYERS = 1024
+SPARE = 2  # shapes costed with every layout beyond those shown, for the first look is not the last
+
+# What a first look at a shape needs: layouts people use, in a hundredth of the time.
+COMMON = {
+    "schedule": frozenset(["1f1b"]),
+    "mbs": frozenset([1, 2, 4, 8]),
+    "zero": frozenset([1, 2]),
+    "tp": frozenset([1, 2, 4, 8]),
+}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One reason why a shape is fast or slow on this device; `good` means that nothing is lost."""
+
+    kind: str
+    text: str
+    good: bool
+
+
+@dataclass(frozen=True)
+class Shaped:
+    question: Question  # with this shape as its model
+    found: Found
+    parameters: int
+    arguments: tuple[Argument, ...]
+
+    @property
+    def model(self) -> Model:
+        return self.question.model
+
+    @property
+    def seconds_per_billion(self) -> float:
+        """Seconds per iteration and 10^9 parameters: what the ranking is by."""
+        return float(self.found.seconds[0]) / self.parameters * 1e9
+
+
+def models(
+    target: float,
+    vocab: int,
+    seq_len: int,
+    hiddens: Sequence[int] = (),
+    heads: Sequence[int] = (),
+    layers: Sequence[int] = (),
+) -> list[Model]:
+    """Shapes within 5 % of a size. Widths given are taken as they are; else steps of 256 (128 below 4096)."""
+    found = []
+    for hidden in hiddens or list(_widths(target)):
+        for count in heads or _head_counts(hidden):
+            if hidden % count:
+                continue
+            one = Model.of({"layers": 1, "hidden": hidden, "heads": count, "vocab": vocab, "seq_len": seq_len})
+            for depth in layers or _depths(one, target):
+                model = one.but(layers=depth, name=f"{hidden}x{depth}, {count} heads")
+                if abs(total_parameters(model) / target - 1) <= TOLERANCE:
+                    found.append(model)
+    if not found:
+        raise Mistake(
+            f"No shape comes within {TOLERANCE:.0%} of {target / 1e9:g}B parameters with a vocabulary of {vocab};"
+            + (" loosen --hidden, --heads or --layers." if hiddens or heads or layers else " a size from 10M on does.")
+        )
+    return found
+
+
+def ranked(question: Question, shapes: Sequence[Model], top: int, every_head_count: bool = False) -> list[Shaped]:
+    """The `top` shapes by seconds per iteration and parameter.
+
+    All are looked at with common layouts, then the best with every layout. Of one width and depth only the best number
+    of heads is kept, unless every one is asked for: where they make no difference, that with the usual dimension.
+    """
+    first: dict[tuple[int, ...], tuple[float, int, Model]] = {}
+    for model in shapes:
+        found = search(question.but(model=model, fixed={**COMMON, **question.fixed}), keep=1)
+        if len(found):
+            key = (model.hidden, model.layers, model.heads if every_head_count else 0)
+            each = round(float(found.seconds[0]) / total_parameters(model) * 1e9, 6)
+            entry = (each, abs(model.head_dim - USUAL_HEAD), model)
+            first[key] = min(first.get(key, entry), entry, key=lambda seen: seen[:2])
+    shaped = []
+    for _, _, model in sorted(first.values(), key=lambda seen: seen[:2])[: top + SPARE]:
+        asked = question.but(model=model)
+        found = search(asked, keep=1)
+        shaped.append(Shaped(asked, found, total_parameters(model), arguments(asked, found)))
+    if not shaped:
+        raise Mistake(
+            f"None of {len(shapes)} shapes trains on {question.cluster.nodes} nodes of {question.cluster.name} with a"
+            f" batch of {question.batch.size}; `trimaran fit --on {question.cluster.name}` says what does."
+        )
+    return sorted(shaped, key=lambda shape: shape.seconds_per_billion)[:top]
+
+
+def arguments(question: Question, found: Found) -> tuple[Argument, ...]:
+    """Tiles, waves, head dimension, softmax and vocabulary of a shape in its best layout."""
+    model, rows = question.model, found.rows.take(np.array([0]))
+    layout = found.layout(0)
+    tiles = [_tile(name, width, layout.tp) for name, width in (("hidden", model.hidden), ("ffn", model.ffn_hidden))]
+    gpu = question.cluster.device.units >= CPU_UNITS
+    return (
+        *(tiles if gpu else ()),
+        *((_wave(question, layout.micro_batch, layout.tp),) if gpu else ()),
+        _head(model),
+        _softmax(question, rows),
+        _vocabulary(model, layout.tp),
+    )
+
+
+def _tile(name: str, width: int, tp: int) -> Argument:
+    own = width / tp
+    good = own % 64 == 0
+    multiple = 128 if own % 128 == 0 else 64
+    why = f"= {own / multiple:.0f} x {multiple}" if good else f"is no multiple of 64 ({own / 64:.2f} x 64)"
+    return Argument("tile", f"{name} {width}/{tp} = {own:g} {why}", good)
+
+
+def _wave(question: Question, mbs: int, tp: int) -> Argument:
+    """Of the MLP's first product, the largest of a layer."""
+    model, device = question.model, question.cluster.device
+    full = float(wave_efficiency(device, mbs * model.seq_len, model.ffn_hidden / tp))
+    return Argument("wave", f"waves of tiles fill {full:.0%} of {device.units} units in the MLP", full >= 0.9)
+
+
+def _head(model: Model) -> Argument:
+    good = model.head_dim % 8 == 0
+    why = f"= {model.head_dim // 8} x 8" if good else "is no multiple of 8: attention without tensor cores' fast path"
+    return Argument("head", f"head dimension {model.head_dim} {why}", good)
+
+
+def _softmax(question: Question, rows: Columns) -> Argument:
+    kind = question.trainer.attention
+    if kind == "flash":
+        return Argument("softmax", "flash attention, no softmax kernel to satisfy", True)
+    each = int(rows.heads[0] / rows.tp[0] * rows.mbs[0])
+    if kind == "naive":
+        return Argument("softmax", "softmax is not fused", False)
+    if bool(fused_softmax(rows)[0]):
+        return Argument("softmax", f"fused softmax applies (heads/tp x mbs = {each}, a multiple of 4)", True)
+    why = f"heads/tp x mbs = {each} is no multiple of 4" if each % 4 else f"sequence {question.model.seq_len}"
+    return Argument("softmax", f"no fused softmax: {why}", False)
+
+
+def _vocabulary(model: Model, tp: int) -> Argument:
+    padded = model.vocab_rows(tp)
+    return Argument("vocabulary", f"vocabulary {model.vocab} padded to {padded} = {padded // tp} a rank", True)
+
+
+def _widths(target: float) -> Iterator[int]:
+    """12 l h^2 parameters at an aspect h/l of 64 to 256."""
+    low, high = ((target * aspect / 12) ** (1 / 3) for aspect in ASPECTS)
+    step = 256 if low >= 4096 else 128 if low >= 1024 else 64
+    yield from range(ceil(low / step) * step, floor(high / step) * step + 1, step)
+
+
+def _head_counts(hidden: int) -> list[int]:
+    """The counts nearest to the usual dimension, of those that eight tensor ranks can share where some exist."""
+    possible = [count for count in divisors(hidden) if HEAD_DIMS[0] <= hidden / count <= HEAD_DIMS[1]] or [1]
+    shared = [count for count in possible if count % 8 == 0] or possible
+    return sorted(shared, key=lambda count: (hidden / count % 8 > 0, abs(hidden / count - USUAL_HEAD)))[:HEAD_COUNTS]
+
+
+def _depths(one: Model, target: float) -> list[int]:
+    """Even depths near the target: multiples of 4, alone or with embedding and head counted as layers."""
+    layer = int(layer_parameters(one))
+    rest = total_parameters(one) - layer
+    low, high = ((target * (1 + side * TOLERANCE) - rest) / layer for side in (-1, 1))
+    fitting = range(max(1, ceil(low)), min(floor(high), MOST_LAYERS) + 1)
+    good = [depth for depth in fitting if depth % 2 == 0] or list(fitting)
+    middle = (target - rest) / layer
+    return sorted(good, key=lambda depth: abs(depth - middle))[:DEPTHS]

@@ -1,0 +1,84 @@
+"""What fits: the fewest nodes that train a model, and the largest model that trains on some nodes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimaran.plan.question import Question, with_nodes
+from trimaran.plan.ranking import Found, search
+from trimaran.spec import Mistake, Model
+
+ASPECT = 128  # hidden over layers in the GPT-3 family: 4096/32, 5120/40, 12288/96
+HEAD = 128
+LAYER_STEP = HEAD_STEP = 4  # so that pipelines and tensor widths of 4 divide, and of 8 every other time
+MOST_NODES = 2**14
+MOST_LAYERS = 4096
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model that trains on so many nodes, and how: rows are sorted, the fastest layout first."""
+
+    question: Question
+    found: Found
+
+
+def fewest_nodes(question: Question, most: int = MOST_NODES) -> Fit:
+    """The smallest number of nodes with any layout that fits, and the fastest layout there."""
+    question.check()
+    nodes, least = 1, float("inf")
+    while nodes <= most:
+        found = search(question.but(cluster=with_nodes(question.cluster, nodes)), "nodes", keep=1)
+        if len(found):
+            enough = int(found.rows.devices[0]) // question.cluster.devices_per_node
+            there = question.but(cluster=with_nodes(question.cluster, enough))
+            return Fit(there, search(there))
+        least = min(least, found.least_memory_gib)
+        nodes = most if nodes < most < 2 * nodes else 2 * nodes
+    device = question.cluster.device
+    need = f"the smallest layout needs {least:.1f} GiB" if np.isfinite(least) else "no layout divides"
+    raise Mistake(
+        f"No number of nodes up to {most} trains {question.model.name}: {need}, and the device {device.name} has"
+        f" {device.memory_gib:g}; a larger batch allows more devices, a smaller model or another optimizer needs less."
+    )
+
+
+def shape(layers: int, aspect: float = ASPECT, **more: Any) -> Model:
+    """A GPT of this depth: hidden = aspect x layers, rounded to heads of 128 in fours."""
+    heads = max(1, round(aspect * layers / HEAD / HEAD_STEP)) * HEAD_STEP
+    hidden = heads * HEAD
+    return Model.of({"name": f"{hidden}x{layers}", "layers": layers, "hidden": hidden, "heads": heads, **more})
+
+
+def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Fit, Model]:
+    """The deepest shape of this aspect that fits, and the next one, which does not.
+
+    Asked with the smallest memory a layout can have (micro batch 1, full recompute where that is not fixed otherwise);
+    depth is found by doubling and halving, then a few steps on, since what divides is not monotonous.
+    """
+    like = question.model
+    more = {"vocab": like.vocab, "seq_len": like.seq_len}
+    smallest = {"mbs": frozenset([1]), "recompute": frozenset(["full"])}
+
+    def fits(layers: int) -> bool:
+        tight = question.but(model=shape(layers, aspect, **more), fixed={**smallest, **question.fixed})
+        return len(search(tight, "memory", keep=1)) > 0
+
+    low, high = 0, LAYER_STEP
+    while fits(high) and high < MOST_LAYERS:
+        low, high = high, 2 * high
+    while high - low > LAYER_STEP:
+        middle = (low + high) // 2 // LAYER_STEP * LAYER_STEP
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    for further in range(high + LAYER_STEP, high + 4 * LAYER_STEP, LAYER_STEP):
+        if fits(further):
+            low, high = further, further + LAYER_STEP
+    if not low:
+        model = shape(LAYER_STEP, aspect, **more)
+        raise Mistake(
+            f"Not even {LAYER_STEP} layers of hidden {model.hidden} train on {question.cluster.nodes} nodes of"
+            f" {question.cluster.name} with a batch of {question.batch.size}."
+        )
+    there = question.but(model=shape(low, aspect, **more))
+    return Fit(there, search(there)), shape(high, aspect, **more)
