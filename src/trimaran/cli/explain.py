@@ -56,7 +56,6 @@ def explain(
 def _answer(job: "Job") -> dict[str, Any]:
     """Memory in bytes by stage and part, the step in seconds by part."""
     from trimaran.cost.columns import of_jobs
-    from trimaran.cost.memory import stage_memory
     from trimaran.cost.predict import interval
     from trimaran.plan.parts import PARTS, parts_of
 
@@ -65,7 +64,7 @@ def _answer(job: "Job") -> dict[str, Any]:
     predicted = parts.predicted
     memory = {}
     for stage in _stages(job):
-        made = stage_memory(columns, cluster, trainer, stage)
+        made = getattr(predicted.memory, stage)
         memory[stage] = {name: _number(getattr(made, name)) for name in (*MEMORY, "total")}
     return {
         "job": job.name,

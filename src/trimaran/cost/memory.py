@@ -38,23 +38,37 @@ class StageMemory:
         return tensors + self.buffers + self.context + self.slack
 
 
-def memory_gib(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Any:
-    """Of the fullest stage, as nvidia-smi would show it."""
-    return _fullest([stage_memory(c, cluster, trainer, stage, k).total for stage in STAGES], c)
+@dataclass(frozen=True)
+class Memory:
+    """Of the three kinds of stage; with two stages the middle one does not count."""
+
+    first: StageMemory
+    middle: StageMemory
+    last: StageMemory
+    pp: Any
+
+    @property
+    def fullest_gib(self) -> Any:
+        """As nvidia-smi would show it."""
+        return self._fullest(self.first.total, self.middle.total, self.last.total)
+
+    @property
+    def needed_gib(self) -> Any:
+        """What cannot be done without: a caching allocator gives its fragments back before it gives up."""
+        return self._fullest(*(stage.total - stage.slack for stage in (self.first, self.middle, self.last)))
+
+    def _fullest(self, first: Any, middle: Any, last: Any) -> Any:
+        return np.maximum(np.maximum(first, np.where(self.pp > 2, middle, 0.0)), last) / GIB
+
+
+def memory(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Memory:
+    first, middle, last = (stage_memory(c, cluster, trainer, stage, k) for stage in ("first", "middle", "last"))
+    return Memory(first, middle, last, c.pp)
 
 
 def needed_gib(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Any:
-    """What the fullest stage cannot do without: a caching allocator gives its fragments back before it gives up."""
-    stages = [stage_memory(c, cluster, trainer, stage, k) for stage in STAGES]
-    return _fullest([stage.total - stage.slack for stage in stages], c)
-
-
-STAGES = ("first", "middle", "last")
-
-
-def _fullest(stage_bytes: list[Any], c: Columns) -> Any:
-    first, middle, last = stage_bytes
-    return np.maximum(np.maximum(first, np.where(c.pp > 2, middle, 0.0)), last) / GIB
+    """For a search that asks what fits before it asks what is fast."""
+    return memory(c, cluster, trainer, k).needed_gib
 
 
 def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: Constants | None = None) -> StageMemory:

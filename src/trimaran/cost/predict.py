@@ -8,7 +8,7 @@ import numpy as np
 
 from trimaran.cost.columns import Columns
 from trimaran.cost.constants import NAMES, Constants, constants_of, spreads_of
-from trimaran.cost.memory import GIB, memory_gib, needed_gib, stage_memory
+from trimaran.cost.memory import GIB, Memory, memory
 from trimaran.cost.time import StepTime, step_time
 from trimaran.spec import Cluster, Trainer
 
@@ -24,6 +24,7 @@ class Prediction:
     first_stage_gib: Any  # what nvidia-smi shows on the first node
     fits: Any
     time: StepTime
+    memory: Memory
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,15 @@ class Interval:
 def predict(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Prediction:
     k = k or constants_of(cluster)
     time = step_time(c, cluster, trainer, k)
-    fullest = memory_gib(c, cluster, trainer, k)
+    held = memory(c, cluster, trainer, k)
+    fullest = held.fullest_gib
     return Prediction(
         seconds=time.seconds * (1 + k.pressure_slowdown * pressure(fullest, cluster)),
         memory_gib=fullest,
-        first_stage_gib=stage_memory(c, cluster, trainer, "first", k).total / GIB,
-        fits=needed_gib(c, cluster, trainer, k) <= cluster.device.memory_gib,
+        first_stage_gib=held.first.total / GIB,
+        fits=held.needed_gib <= cluster.device.memory_gib,
         time=time,
+        memory=held,
     )
 
 

@@ -80,11 +80,11 @@ def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | Non
     first = np.where(c.pp == 1, last, first)
     slowest = np.maximum(np.maximum(first, last), np.where(c.pp > 2, middle, 0.0))
     fill = np.where(c.pp == 1, 0.0, first + last + np.maximum(c.pp - 2, 0) * middle - slowest) / c.virtual
-    fill = np.where(c.schedule == 3, fill / 3, fill)  # zero-bubble: the weights' half of the backward pass fills it
+    fill = np.where(c.schedule == 3, fill / 3, fill)  # ZB-H1: the weights' half of backward fills most of it
     busy = c.micro_batches * slowest
     reduction = reduction_seconds(machine, c)
     optimizer = optimizer_seconds(machine, c)
-    hidden = np.minimum(reduction, OVERLAP * busy / 2) if trainer.overlaps_data_parallel else 0.0
+    hidden = hidden_seconds(c, trainer, reduction, busy)
     seconds = (busy + fill + reduction - hidden + optimizer) * c.slowdown
     return StepTime(
         seconds=seconds,
@@ -101,7 +101,16 @@ def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | Non
     )
 
 
-OVERLAP = 0.7  # share of a reduction that can hide behind the last backward pass where a trainer overlaps it
+OVERLAP = 0.7  # share of the compute behind which a trainer that overlaps can hide its communication
+
+
+def hidden_seconds(c: Columns, trainer: Trainer, reduction: Any, busy: Any) -> Any:
+    """Of the data-parallel traffic: what goes on behind the last micro batch's backward pass, or under ZeRO 2 and 3
+    without a pipeline behind all of them."""
+    if not trainer.overlaps_data_parallel:
+        return 0.0
+    behind = np.where((c.zero >= 2) & (c.pp == 1), busy, busy / c.micro_batches / 2)
+    return np.minimum(reduction, OVERLAP * behind)
 
 
 def layer_products(c: Columns) -> tuple[tuple[Any, Any], ...]:
@@ -214,16 +223,18 @@ def rank_parameters(c: Columns) -> Any:
 
 def reduction_seconds(machine: Machine, c: Columns) -> Any:
     """All-reduce of the gradients over dp, or their reduce-scatter and the gather of new weights under ZeRO: the same
-    bytes. The tensor ranks of a node share its network."""
+    bytes, once a step. Without a pipeline ZeRO 2 scatters the gradients of every micro batch, and ZeRO 3 gathers the
+    weights twice in each. The tensor ranks of a node share its network."""
     gradient_bytes = rank_parameters(c) * machine.trainer.gradient_bytes[c.precision]
     weight_bytes = rank_parameters(c) * COMPUTE_BYTES[c.precision]
-    moved = (c.dp - 1) / c.dp * (gradient_bytes + np.where(c.zero >= 1, weight_bytes, gradient_bytes))
-    moved = moved + np.where(c.zero == 3, (c.dp - 1) / c.dp * 2 * weight_bytes, 0.0)
+    each = np.where(c.pp == 1, c.micro_batches, 1.0)
+    scattered = gradient_bytes * np.where(c.zero >= 2, each, 1.0)
+    gathered = np.where(c.zero == 0, gradient_bytes, weight_bytes * np.where(c.zero == 3, 2 * each, 1.0))
     neighbours = np.maximum(1, c.devices_per_node // c.tp)
-    crosses = c.dp > neighbours
     network = machine.between_bytes_per_s * machine.k.reduction_share / np.minimum(c.tp, c.devices_per_node)
-    rate = np.where(crosses, network, machine.inside_bytes_per_s)
-    return np.where(c.dp > 1, moved / rate + machine.k.reduction_ms * 1e-3 * c.dp, 0.0)
+    rate = np.where(c.dp > neighbours, network, machine.inside_bytes_per_s)
+    moved_seconds = (c.dp - 1) / c.dp * (scattered + gathered) / rate
+    return np.where(c.dp > 1, moved_seconds + machine.k.reduction_ms * 1e-3 * c.dp, 0.0)
 
 
 def optimizer_seconds(machine: Machine, c: Columns) -> Any:

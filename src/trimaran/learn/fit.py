@@ -10,7 +10,7 @@ from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from trimaran.cost.columns import Columns
 from trimaran.cost.constants import MEMORY_NAMES, NAMES, Constants, Prior, priors_of
-from trimaran.cost.memory import GIB, needed_gib, stage_memory
+from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import predict
 from trimaran.cost.setups import Rows, of_setups
 from trimaran.spec import Cluster, Mistake, Trainer, Trial
@@ -76,7 +76,7 @@ def predicted_memory(rows: Measured, cluster: Cluster, k: Constants) -> Array:
 def predicted_need(rows: Measured, cluster: Cluster, k: Constants) -> Array:
     out = np.empty(len(rows.seconds))
     for places, columns in rows.groups:
-        out[places] = needed_gib(columns, cluster, rows.trainer, k)
+        out[places] = memory(columns, cluster, rows.trainer, k).needed_gib
     return out
 
 

@@ -52,6 +52,16 @@ class Block:
         }
         return Columns(**flat)
 
+    def part(self, micro: Any, cuts: Any) -> Columns:
+        """The grid of some micro rows and some cuts."""
+        values: dict[str, Any] = {f.name: getattr(self.columns, f.name) for f in fields(Columns)}
+        for name, value in values.items():
+            if isinstance(value, np.ndarray) and value.shape[0] == self.allowed.shape[0] > 1:
+                values[name] = value[micro]
+            elif isinstance(value, np.ndarray) and value.shape[1] == self.allowed.shape[1] > 1:
+                values[name] = value[:, cuts]
+        return Columns(**values)
+
 
 def blocks(question: Question, block: int = BLOCK) -> Iterator[Block]:
     """All candidates of a question, tensor width by tensor width."""
@@ -169,12 +179,12 @@ def _pipelines(question: Question) -> Iterator[Pipeline]:
 
 def _micro(question: Question, tp: int, micro_batches: list[int]) -> Array:
     """Rows mbs, sequence parallel, recompute; a column each way."""
-    sequence = [False, True] if tp > 1 and question.model.seq_len % tp == 0 else [False]
+    cuts_sequence = tp > 1 and question.model.seq_len % tp == 0 and question.trainer.sequence_parallel
     return np.array(
         [
             (mbs, sp, RECOMPUTE[recompute])
             for mbs in micro_batches
-            for sp in sequence
+            for sp in ((False, True) if cuts_sequence else (False,))
             for recompute in question.trainer.recompute
             if question.allows("sequence_parallel", sp) and question.allows("recompute", recompute)
         ],
@@ -240,7 +250,8 @@ def _runs(question: Question, unit: Array, pp: Array, schedule: Array, sizes: Ar
     trainer = question.trainer
     runs = np.ones(np.broadcast_shapes(unit.shape, pp.shape), dtype=bool)
     if not trainer.fewer_micro_batches_than_stages:
-        runs &= (schedule != SCHEDULE["1f1b"]) | (sizes.min() // unit >= pp) | (pp == 1)
+        needs_many = np.isin(schedule, (SCHEDULE["1f1b"], SCHEDULE["zero-bubble"]))
+        runs &= ~needs_many | (sizes.min() // unit >= pp) | (pp == 1)
     interleaved = schedule == SCHEDULE["interleaved"]
     if not interleaved.any():
         return runs

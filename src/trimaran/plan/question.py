@@ -1,4 +1,4 @@
-"""Question: what a planner is asked. A model, a cluster of at most so many nodes, a batch, and what is already fixed."""
+"""Question: what a planner is asked. A model, a cluster of at most so many nodes, a batch, and what is fixed."""
 
 import re
 from collections.abc import Iterable, Mapping

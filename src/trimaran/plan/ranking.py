@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.cost.columns import Columns
-from trimaran.cost.memory import needed_gib
+from trimaran.cost.memory import memory
 from trimaran.cost.predict import Interval, interval, predict
 from trimaran.plan.candidates import Array, Block, blocks, layout_of
 from trimaran.plan.parts import Parts, parts_of
@@ -84,15 +84,13 @@ def search(question: Question, objective: str = "time", keep: int = KEPT) -> Fou
     """Every candidate costed; at least the `keep` best and the best of each cut, best first."""
     question.check()
     counts, kept, least = Counts(), list[Found](), float("inf")
-    measure, device_gib = OBJECTIVES[objective], question.cluster.device.memory_gib
     for block in blocks(question):
-        needed = needed_gib(block.columns, question.cluster, question.trainer)
-        feasible = block.allowed & (needed <= device_gib)
+        feasible, needed_gib = _fitting(block, question)
         allowed, fitting = int(block.allowed.sum()), int(feasible.sum())
         counts += Counts(allowed + block.refused, block.refused, allowed - fitting, fitting)
-        least = min(least, float(np.min(needed, where=block.allowed, initial=np.inf)))
+        least = min(least, needed_gib)
         if fitting:
-            kept.append(_best_of(block, np.nonzero(feasible), question, measure, keep))
+            kept.append(_best_of(block, np.nonzero(feasible), question, OBJECTIVES[objective], keep))
     if not kept:
         return Found(_nothing(), np.array([]), np.array([]), np.array([]), counts, least)
     return replace(_joined(kept), counts=counts, least_memory_gib=least)
@@ -132,6 +130,25 @@ def ties(found: Found, off: Interval, objective: str = "time") -> npt.NDArray[np
     return np.asarray(apart <= np.sqrt((deviation**2 + deviation[0] ** 2) / 2))
 
 
+def _fitting(block: Block, question: Question) -> tuple[npt.NDArray[np.bool_], float]:
+    """Which layouts of a block fit, and what the smallest needs.
+
+    Memory rises with the micro batch, so cuts are first asked with the smallest: most do not fit even there.
+    """
+    device_gib, allowed = question.cluster.device.memory_gib, block.allowed
+    mbs = block.columns.mbs.ravel()
+    smallest, everywhere = np.flatnonzero(mbs == mbs.min()), slice(None)
+    needed = memory(block.part(smallest, everywhere), question.cluster, question.trainer).needed_gib
+    least = float(np.min(needed, where=allowed[smallest], initial=np.inf))
+    hopeful = (needed <= device_gib).any(axis=(0, 2))
+    fits = np.zeros_like(allowed)
+    if hopeful.any():
+        needed = memory(block.part(everywhere, hopeful), question.cluster, question.trainer).needed_gib
+        fits[:, hopeful] = allowed[:, hopeful] & (needed <= device_gib)
+        least = min(least, float(np.min(needed, where=allowed[:, hopeful], initial=np.inf)))
+    return fits, least
+
+
 def _best_of(
     block: Block, fitting: tuple[Array, ...], question: Question, measure: Callable[[Any, Any, Any], Any], keep: int
 ) -> Found:
@@ -139,10 +156,10 @@ def _best_of(
     rows = block.rows(fitting)
     grid = len(fitting[0]) > GRID_PAYS * block.allowed.size
     predicted = predict(block.columns if grid else rows, question.cluster, question.trainer)
-    seconds, memory = (getattr(predicted, name)[fitting if grid else ...] for name in ("seconds", "memory_gib"))
+    seconds, gib = (getattr(predicted, name)[fitting if grid else ...] for name in ("seconds", "memory_gib"))
     # An allocator that wants more for its fragments than the device has gets by with what there is.
-    memory = np.minimum(memory, question.cluster.device.memory_gib)
-    found = Found(rows, seconds, memory, measure(seconds, memory, rows.devices), Counts())
+    gib = np.minimum(gib, question.cluster.device.memory_gib)
+    found = Found(rows, seconds, gib, measure(seconds, gib, rows.devices), Counts())
     return found.take(_worth_keeping(found, keep))
 
 

@@ -60,9 +60,7 @@ def is_csv(head: str) -> bool:
     return len(_plain(_split(head)) & KNOWN) >= 3
 
 
-def read_csv(
-    text: str, file: str, kind: Literal["csv", "published"] = "csv", *, needs_results: bool = True
-) -> Reading:
+def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv", *, needs_results: bool = True) -> Reading:
     """Rows of measurements; of mere configurations where `needs_results` is off, and then unknown columns may stand."""
     header = _split(text)
     names = [name.strip().lower() for name in header]
