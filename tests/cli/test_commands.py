@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from trimaran.cli.main import app
 from trimaran.ledger.tables.markdown import read_markdown
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -180,6 +181,9 @@ def test_help_imports_neither_numpy_nor_pydantic() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("command", ["presets", "flops", "import", "audit", "results"])
+COMMANDS = [command.name for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example_in_its_help(trimaran: Command, command: str) -> None:
     assert f"Example: trimaran {command}" in " ".join(trimaran(command, "--help").out.split())

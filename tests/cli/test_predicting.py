@@ -40,12 +40,24 @@ def test_predict_takes_few_columns_foreign_columns_and_a_named_cluster(trimaran:
     assert float(row["pred_sec_per_it"]) > 0
 
 
+def test_columns_of_a_row_choose_its_cluster_and_attention(trimaran: Command, tmp_path: Path) -> None:
+    """Flash attention keeps no scores, so it needs less memory and time; a faster card is faster."""
+    text = "layers,hidden,heads,gbs,tp,cp,cluster,attention\n"
+    text += "24,2048,16,8,1,1,selene,naive\n24,2048,16,8,1,1,selene,flash\n24,2048,16,8,1,1,hgx-h200,flash\n"
+    (tmp_path / "in.csv").write_text(text)
+    assert trimaran("predict", "in.csv", "-o", "out.csv").code == 0
+    naive, flash, faster = rows(tmp_path / "out.csv")
+    assert float(flash["pred_mem_gb"]) < float(naive["pred_mem_gb"])
+    assert float(faster["pred_sec_per_it"]) < float(flash["pred_sec_per_it"]) < float(naive["pred_sec_per_it"])
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "words"),
     [
         ("layers,hidden,gbs\n70,nan,2048\n", (), ["in.csv:2", "hidden", "nan"]),
         ("layers,hidden,gbs\n70,14336,2048\n", (), ["no device", "--cluster"]),
         ("layers,hidden,gbs,device\n70,14336,2048,z80\n", (), ["'z80'", "a100-80gb"]),
+        ("layers,hidden,gbs,attention\n70,14336,8,fast\n", ("--cluster", "selene"), ["'fast'", "flash"]),
         ("layers,hidden,gbs\n70,14336,2048\n", ("--cluster", "hgx-h300"), ["'hgx-h300'", "'hgx-h200'"]),
         ("layers,hidden,gbs\n70,14336,2048\n", ("--cluster", "bare.yaml"), ["device", "lacks"]),
     ],

@@ -37,7 +37,7 @@ def fit(
 
     The largest model is a GPT with hidden = 128 x layers, as in the GPT-3 family (see --aspect), heads of 128.
 
-    Examples: `trimaran fit gpt3-175b --on jean-zay-v100-32gb` · `trimaran fit --on jean-zay-a100-80gb --nodes 1`
+    Example: `trimaran fit gpt3-175b --on jean-zay-v100-32gb` or `trimaran fit --on jean-zay-a100-80gb --nodes 1`
     """
     from trimaran.cli.plan import question
     from trimaran.plan.sizes import MOST_NODES, fewest_nodes, largest_model

@@ -1,6 +1,5 @@
 """trimaran predict and trimaran score: the cost model on a CSV of configurations, alone or beside measurements."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,9 +33,10 @@ def predict(
 
     text = read_text(file)
     trials = read_csv(text, str(file), needs_results=False).trials
-    known = [trial for trial in trials if not missing(trial.setup)]
-    found = dict(zip((t.id for t in known), _predicted(known, cluster, trainer), strict=True))
     rows = list(csv.DictReader(io.StringIO(text)))
+    known = [trial for trial in trials if not missing(trial.setup)]
+    asked = {trial.id: row for trial, row in zip(trials, rows, strict=True)}
+    found = dict(zip((t.id for t in known), _predicted(known, cluster, trainer, asked), strict=True))
     added = ("pred_sec_per_it", "pred_sec_low", "pred_sec_high", "pred_mem_gb", "pred_fits", "pred_tflops", "pred_note")
     out = io.StringIO()
     writer = csv.DictWriter(out, [*rows[0], *added] if rows else [], lineterminator="\n")
@@ -92,18 +92,29 @@ def score(
     _print_scores(predicted, json)
 
 
-def _predicted(trials: "list[Trial]", cluster: str, trainer: str) -> "list[Predicted]":
+def _predicted(
+    trials: "list[Trial]", cluster: str, trainer: str, asked: dict[str, dict[str, str]] | None = None
+) -> "list[Predicted]":
+    """`asked`: what a CSV says beyond a set-up, by trial: columns `cluster` and `attention` choose for their row."""
     from trimaran.learn.clusters import cluster_of
     from trimaran.learn.rows import trainer_name
     from trimaran.learn.score import predict_trials
-    from trimaran.spec import presets
+    from trimaran.spec import Mistake, presets
     from trimaran.spec.files import load_cluster
 
-    at: Callable[[Trial], Cluster] = cluster_of
-    if cluster:
-        given = load_cluster(cluster)
-        at = lambda trial: given  # noqa: E731
-    by: Callable[[Trial], Trainer] = lambda trial: presets.trainer(trainer or trainer_name(trial))  # noqa: E731
+    def at(trial: "Trial") -> "Cluster":
+        name = (asked or {}).get(trial.id, {}).get("cluster") or cluster
+        return load_cluster(name) if name else cluster_of(trial)
+
+    def by(trial: "Trial") -> "Trainer":
+        chosen = presets.trainer(trainer or trainer_name(trial))
+        attention = (asked or {}).get(trial.id, {}).get("attention", "")
+        if attention in ("", chosen.attention):
+            return chosen
+        if attention not in ("naive", "fused-softmax", "flash"):
+            raise Mistake(f"The column attention says {attention!r}; it may be naive, fused-softmax or flash.")
+        return chosen.but(attention=attention, name=f"{chosen.name} with {attention} attention")
+
     return predict_trials(trials, at, by)
 
 

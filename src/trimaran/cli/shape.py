@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def shape(
     params: Annotated[str, typer.Option("--params", help="The size wanted, such as 175B, 1.3B, 350M.")],
     on: OnOption,
-    gbs: Annotated[int, typer.Option("--gbs", help="Global batch, in samples.")],
+    gbs: Annotated[int, typer.Option("--gbs", help="Global batch, in samples.")] = 2048,
     nodes: NodesOption = None,
     tp: Annotated[int | None, typer.Option("--tp", help="Only this tensor width, as --fix tp=8.")] = None,
     hidden: Annotated[list[int] | None, typer.Option("--hidden", help="Only these widths (repeat it).")] = None,
