@@ -121,6 +121,7 @@ IDEAL = Constants(
     wave_exponent=0.0,
     misaligned_slowdown=1.0,
     attention_efficiency=1.0,
+    flash_efficiency=1.0,
     odd_head_slowdown=1.0,
     memory_efficiency=1.0,
     kernel_us=0.0,

@@ -13,7 +13,7 @@ from trimaran.cost.time import StepTime, step_time
 from trimaran.spec import Cluster, Trainer
 
 COVERAGE = 0.8  # share of measurements that the interval should hold
-UNMEASURED_RESIDUAL = 0.10  # log time, where nothing was measured: what the shape of the model alone may miss
+UNMEASURED_RESIDUAL = 0.20  # log time: on the measured GPU clusters the priors alone are off by 8 to 23 %
 STEP = 0.05  # change of a constant's logarithm for its derivative
 
 

@@ -153,7 +153,7 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     flops = 4 * c.tokens * c.seq * c.hidden / c.tp
     slowdown = np.where((c.hidden / c.heads) % 8 == 0, 1.0, machine.k.odd_head_slowdown)
     if machine.trainer.attention == "flash":
-        causal_seconds = flops / 2 * slowdown / (machine.peak_flops * FLASH_EFFICIENCY)
+        causal_seconds = flops / 2 * slowdown / (machine.peak_flops * machine.k.flash_efficiency)
         return causal_seconds, 2.5 * causal_seconds  # flash repeats the scores in its backward pass
     product_seconds = flops * slowdown / (machine.peak_flops * machine.k.attention_efficiency)
     scores = c.mbs * c.heads / c.tp * c.seq**2
@@ -161,9 +161,6 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     passes = np.where(fused, 1.0, 2.0) / machine.memory_bytes_per_s
     forward = product_seconds + scores * SOFTMAX_FORWARD_BYTES * passes
     return forward, 2 * product_seconds + scores * SOFTMAX_BACKWARD_BYTES * passes
-
-
-FLASH_EFFICIENCY = 0.5  # of the peak, in FlashAttention 2's own report for A100
 
 
 def fused_softmax(c: Columns) -> Any:
