@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.cost.columns import Columns, of_model
+from trimaran.cost.columns import Columns, of_jobs, of_model
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import interval, predict
 from trimaran.cost.time import machine_of, reduction_seconds, step_time, tensor_parallel_seconds
-from trimaran.spec import Cluster, Model, Trainer, presets
+from trimaran.spec import Cluster, Job, Model, Trainer, presets
 
 CLUSTER = presets.cluster("jean-zay-a100-80gb")
 TRAINER = presets.trainer("megatron-deepspeed-2022")
@@ -215,3 +215,21 @@ def test_flash_attention_stores_no_scores_and_is_never_slower() -> None:
     k = constants_of(CLUSTER).activation_share
     assert heads == pytest.approx(k * 12 * 6 * 5 * 4 * 64 / 4 * 2048**2)  # 12 in flight, 6 layers, 5 bytes a score
     assert step_time(c, CLUSTER, flash()).seconds < step_time(c, CLUSTER, TRAINER).seconds
+
+
+def test_an_explicit_split_costs_what_its_largest_stage_does() -> None:
+    """Eight layers as 2, 2, 2, 2 are faster than as 1, 3, 2, 2, which take as long as twelve as 3, 3, 3, 3."""
+
+    def seconds(layers: int, split: object) -> float:
+        job = Job.of(
+            {
+                "model": Model(layers=layers, hidden=1024, heads=8).model_dump(),
+                "cluster": CLUSTER.but(nodes=1, devices_per_node=4).model_dump(),
+                "trainer": TRAINER.model_dump(),
+                "layout": {"pp": 4, "split": split},
+                "batch": {"size": 16},
+            }
+        )
+        return float(step_time(of_jobs([job]), CLUSTER, TRAINER).seconds[0])
+
+    assert seconds(8, (2, 2, 2, 2)) == seconds(8, "even") < seconds(8, (1, 3, 2, 2)) == seconds(12, "even")

@@ -97,6 +97,7 @@ def of_jobs(jobs: Sequence[Job]) -> Columns:
     rows = [
         {
             **of_model(job.model),
+            "layers": _layers(job),
             "dp": job.layout.dp,
             "tp": job.layout.tp,
             "pp": job.layout.pp,
@@ -113,6 +114,12 @@ def of_jobs(jobs: Sequence[Job]) -> Columns:
         for job in jobs
     ]
     return of_rows(rows, precision, optimizer)
+
+
+def _layers(job: Job) -> int:
+    """An explicit split is as slow and as full as its largest stage: an even one of that many layers."""
+    listed = not isinstance(job.layout.split, str)
+    return max(job.stage_layers) * job.layout.stages if listed else job.model.layers
 
 
 def of_rows(rows: Iterable[dict[str, Any]], precision: Precision, optimizer: str) -> Columns:
