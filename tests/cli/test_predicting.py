@@ -55,6 +55,10 @@ def test_columns_of_a_row_choose_its_cluster_and_attention(trimaran: Command, tm
     ("text", "arguments", "words"),
     [
         ("layers,hidden,gbs\n70,nan,2048\n", (), ["in.csv:2", "hidden", "nan"]),
+        ("", (), ["in.csv is empty"]),
+        ("layers,hidden,gbs\n", (), ["no row"]),
+        ("layers,hidden,gbs\n70," + "9" * 200_000 + ",8\n", (), ["in.csv:2", "no CSV"]),
+        ("layers,hidden,gbs\n70,14336,2048\n", ("-o", "no/such/out.csv", "--cluster", "selene"), ["cannot be written"]),
         ("layers,hidden,gbs\n70,14336,2048\n", (), ["no device", "--cluster"]),
         ("layers,hidden,gbs,device\n70,14336,2048,z80\n", (), ["'z80'", "a100-80gb"]),
         ("layers,hidden,gbs,attention\n70,14336,8,fast\n", ("--cluster", "selene"), ["'fast'", "flash"]),
@@ -96,6 +100,7 @@ def test_learn_from_a_ledger_and_predict_with_what_it_wrote(trimaran: Command, t
 
 def test_learning_from_nothing_gets_a_sentence(trimaran: Command) -> None:
     trimaran("import", "--published")
+    assert "cannot be written" in trimaran("learn", "--on", "fugaku", "-o", "no/such/cluster.yaml").err
     ran = trimaran("learn", "--on", "hgx-h200")
     assert ran.code == 2
     assert "no trial of the device h200" in ran.err

@@ -233,3 +233,11 @@ def test_an_explicit_split_costs_what_its_largest_stage_does() -> None:
         return float(step_time(of_jobs([job]), CLUSTER, TRAINER).seconds[0])
 
     assert seconds(8, (2, 2, 2, 2)) == seconds(8, "even") < seconds(8, (1, 3, 2, 2)) == seconds(12, "even")
+
+
+def test_fp8_speeds_up_the_layers_products_only() -> None:
+    """Attention, logits and loss stay in 16 bits, so a step gains less than the peak's factor of two."""
+    h200, ours = presets.cluster("hgx-h200"), presets.trainer("trimaran")
+    eight, sixteen = (step_time(columns(precision=p), h200, ours) for p in ("fp8", "bf16"))
+    assert eight.head == sixteen.head
+    assert 0.5 < eight.layer_compute / sixteen.layer_compute < 0.9

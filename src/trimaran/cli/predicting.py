@@ -29,17 +29,20 @@ def predict(
     from trimaran.cost.identify import printed_as, tags_of
     from trimaran.cost.setups import missing
     from trimaran.ledger.tables.csv import read_csv
-    from trimaran.spec.files import read_text
+    from trimaran.spec import Mistake
+    from trimaran.spec.files import read_text, write_text
 
     text = read_text(file)
     trials = read_csv(text, str(file), needs_results=False).trials
-    rows = list(csv.DictReader(io.StringIO(text)))
+    if not trials:
+        raise Mistake(f"{file} has a header but no row, so there is nothing to predict.")
+    rows = [row for row in csv.DictReader(io.StringIO(text)) if any(row.values())]
     known = [trial for trial in trials if not missing(trial.setup)]
     asked = {trial.id: row for trial, row in zip(trials, rows, strict=True)}
     found = dict(zip((t.id for t in known), _predicted(known, cluster, trainer, asked), strict=True))
     added = ("pred_sec_per_it", "pred_sec_low", "pred_sec_high", "pred_mem_gb", "pred_fits", "pred_tflops", "pred_note")
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*rows[0], *added] if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(out, [*rows[0], *added], lineterminator="\n")
     writer.writeheader()
     for row, trial in zip(rows, trials, strict=True):
         if trial.id not in found:
@@ -60,7 +63,7 @@ def predict(
             f" most uncertain: {p.dominant} ±{p.dominant_share:.0%}; TFLOPs by {formula}",
         )
         writer.writerow({**row, **dict(zip(added, values, strict=True))})
-    output.write_text(out.getvalue(), "utf-8")
+    write_text(output, out.getvalue())
     print(f"{len(found)} of {len(rows)} rows predicted; written to {output}.")
 
 

@@ -33,6 +33,7 @@ def results(
     from trimaran.ledger.results import markdown as to_markdown
     from trimaran.ledger.results import results as find
     from trimaran.ledger.store import Ledger, ledger_path
+    from trimaran.spec.files import write_text
 
     conditions = [condition(text) for text in where or []]
     with Ledger.read(ledger_path(ledger)) as store:
@@ -48,7 +49,8 @@ def results(
             else:
                 text = to_csv(found) if csv else to_markdown(found) if markdown else _table(found)
     if output is not None:
-        _write(output, text)
+        write_text(output, text)
+        print(f"Written to {output}.")
     else:
         print(text, end="")
 
@@ -124,13 +126,3 @@ def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
     first = times[0]
     rows.append(["time per sample", *(f"{time / first:.3f} x" if time and first else "?" for time in times)])
     return table_text("What differs", ["", *(t.id[:8] for t in trials)], rows)
-
-
-def _write(path: Path, text: str) -> None:
-    from trimaran.spec import Mistake
-
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
-    print(f"Written to {path}.")

@@ -21,7 +21,7 @@ PRIORS: dict[str, Prior] = {
     "wave_exponent": Prior(1.0, 0.15, "how strongly an unfinished wave of tiles is felt (1: as the arithmetic says)"),
     "misaligned_slowdown": Prior(1.05, 0.05, "of a matrix product whose width is no multiple of 64 elements"),
     "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched products"),
-    "flash_efficiency": Prior(0.45, 0.3, "share of the peak in flash attention: 0.6 on A100s, 0.35 to 0.7 on H100s"),
+    "flash_efficiency": Prior(0.45, 0.3, "share of the peak in flash attention; its papers report 0.35 to 0.75"),
     "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is no multiple of 8"),
     "memory_efficiency": Prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work"),
     "kernel_us": Prior(5.0, 0.3, "microseconds that a matrix product takes at least"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
 from trimaran.cost.constants import Constants, constants_of
-from trimaran.cost.stages import stage_layer_counts
+from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
 
 GIB = 2**30
@@ -101,17 +101,6 @@ def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: 
         context=cluster.context_gib * GIB,
         slack=(activations + working + logits) * cluster.slack,
     )
-
-
-def stage_parameters(c: Columns, stage: str) -> Any:
-    """On one tensor rank; norms and biases are left out (under 0.1 %)."""
-    layer = 2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn
-    first, middle, last = stage_layer_counts(c)
-    embedding = c.vocab_rows * c.hidden
-    if stage == "middle":
-        return middle * layer / c.tp
-    both = np.where(c.pp == 1, np.where(c.tied, 1, 2), 1)
-    return ((first if stage == "first" else last) * layer + both * embedding) / c.tp
 
 
 def in_flight(c: Columns, stage: str) -> Any:

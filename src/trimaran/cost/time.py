@@ -11,7 +11,7 @@ import numpy as np
 from trimaran.cost.columns import COMPUTE_BYTES, Columns
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.gemm import gemm_seconds
-from trimaran.cost.stages import stage_layer_counts
+from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
 
 # Bytes that elementwise kernels move per token and hidden element in a layer's forward pass (2-byte values): two norms,
@@ -28,7 +28,8 @@ class Machine:
 
     cluster: Cluster
     trainer: Trainer
-    peak_flops: float
+    peak_flops: float  # of the layers' matrix products
+    wide_peak_flops: float  # of attention and logits, which stay in 16 bits when the layers go to 8
     memory_bytes_per_s: float
     inside_bytes_per_s: float
     between_bytes_per_s: float
@@ -58,6 +59,7 @@ def machine_of(cluster: Cluster, trainer: Trainer, precision: Any, k: Constants 
         cluster=cluster,
         trainer=trainer,
         peak_flops=cluster.device.peak_tflops[precision] * 1e12,
+        wide_peak_flops=cluster.device.peak_tflops["bf16" if precision == "fp8" else precision] * 1e12,
         memory_bytes_per_s=cluster.device.memory_gb_per_s * 1e9 * constants.memory_efficiency,
         inside_bytes_per_s=cluster.inside.gb_per_s * 1e9 * constants.inside_share,
         between_bytes_per_s=cluster.between.gb_per_s * 1e9,
@@ -153,9 +155,9 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     flops = 4 * c.tokens * c.seq * c.hidden / c.tp
     slowdown = np.where((c.hidden / c.heads) % 8 == 0, 1.0, machine.k.odd_head_slowdown)
     if machine.trainer.attention == "flash":
-        causal_seconds = flops / 2 * slowdown / (machine.peak_flops * machine.k.flash_efficiency)
+        causal_seconds = flops / 2 * slowdown / (machine.wide_peak_flops * machine.k.flash_efficiency)
         return causal_seconds, 2.5 * causal_seconds  # flash repeats the scores in its backward pass
-    product_seconds = flops * slowdown / (machine.peak_flops * machine.k.attention_efficiency)
+    product_seconds = flops * slowdown / (machine.wide_peak_flops * machine.k.attention_efficiency)
     scores = c.mbs * c.heads / c.tp * c.seq**2
     fused = fused_softmax(c) if machine.trainer.attention == "fused-softmax" else False
     passes = np.where(fused, 1.0, 2.0) / machine.memory_bytes_per_s
@@ -176,7 +178,7 @@ def elementwise_seconds(machine: Machine, c: Columns) -> Any:
 
 def head_seconds(machine: Machine, c: Columns) -> Any:
     """Logits and loss on the last stage: three matrix products, never recomputed, and the loss over fp32 logits."""
-    device, peak, k = machine.cluster.device, machine.peak_flops, machine.k
+    device, peak, k = machine.cluster.device, machine.wide_peak_flops, machine.k
     columns = c.vocab_rows / c.tp
     products = (
         gemm_seconds(device, peak, k, c.tokens, columns, c.hidden)
@@ -212,10 +214,8 @@ def transfer_seconds(machine: Machine, c: Columns) -> Any:
 
 
 def rank_parameters(c: Columns) -> Any:
-    """Parameters of the fullest stage on one tensor rank, near enough for time."""
-    layer = 2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn
-    first, middle, _ = stage_layer_counts(c)
-    return np.maximum(first * layer + c.vocab_rows * c.hidden, middle * layer) / c.tp
+    """Of the fullest stage on one tensor rank: the slowest to reduce and to update."""
+    return np.maximum(stage_parameters(c, "first"), stage_parameters(c, "middle"))
 
 
 def reduction_seconds(machine: Machine, c: Columns) -> Any:

@@ -78,7 +78,14 @@ def read_text(path: Path) -> str:
 
 
 def save(noun: Noun, path: Path) -> None:
-    path.write_text(noun.to_json() + "\n" if path.suffix == ".json" else noun.to_yaml(), "utf-8")
+    write_text(path, noun.to_json() + "\n" if path.suffix == ".json" else noun.to_yaml())
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _values(kind: str, name_or_path: str) -> dict[str, Any]:

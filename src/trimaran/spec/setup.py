@@ -1,6 +1,5 @@
 """Setup: what is known of a measured Job. A table row or a log seldom says everything; unknown stays None."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -89,9 +88,3 @@ class Setup(Noun):
             mlp="swiglu" if self.mlp == "swiglu" else "gelu",
             tied_embeddings=self.mlp != "swiglu",
         )
-
-    def differences(self, other: "Setup") -> Iterator[str]:
-        """Names of the fields in which two set-ups differ, unknown against known included."""
-        for name in type(self).model_fields:
-            if getattr(self, name) != getattr(other, name):
-                yield name

@@ -37,12 +37,10 @@ class Trainer(Noun):
         description="Whether ZeRO 2 and 3 really shard gradients under a pipeline; if not, they act as stage 1 there."
     )
     ties_embeddings_across_stages: bool = True
-    balances_head: bool = Field(description="Whether the LM head is weighed when layers are given to stages.")
     fewer_micro_batches_than_stages: bool = Field(
         description="Whether 1F1B runs when a step has too few micro batches."
     )
     interleaved_micro_batches: Literal["multiple-of-stages", "even-rounds"] = "multiple-of-stages"
     overlaps_data_parallel: bool = Field(description="Whether the gradient reduction hides behind the backward pass.")
     prints: str = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
-    fixed_overhead_ms: float = Field(0.0, ge=0, description="Per micro batch and stage, before any calibration.")
     sources: dict[str, str] = Field(default_factory=dict)

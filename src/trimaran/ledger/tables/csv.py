@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from trimaran.ledger.reading import Reading
@@ -62,22 +63,30 @@ def is_csv(head: str) -> bool:
 
 def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv", *, needs_results: bool = True) -> Reading:
     """Rows of measurements; of mere configurations where `needs_results` is off, and then unknown columns may stand."""
-    header = _split(text)
-    names = [name.strip().lower() for name in header]
+    names = [name.strip().lower() for name in _split(text)]
+    if not names:
+        raise Mistake(f"{file} is empty.")
     if needs_results:
         _check_columns(names, file)
     trials: list[Trial] = []
     seen: Counter[str] = Counter()
-    reader = csv.reader(io.StringIO(text))
-    next(reader)
-    for values in reader:
-        line = reader.line_num
-        if not any(values):
-            continue
+    for line, values in _rows(text, file):
         if len(values) != len(names):
             raise Mistake(f"{file}:{line} has {len(values)} values under {len(names)} columns.")
         trials.append(_trial(dict(zip(names, values, strict=True)), f"{file}:{line}", file, line, kind, seen))
     return Reading(tuple(trials))
+
+
+def _rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows below the header with anything in them, and their lines."""
+    reader = csv.reader(io.StringIO(text))
+    try:
+        next(reader)
+        for values in reader:
+            if any(values):
+                yield reader.line_num, values
+    except csv.Error as error:
+        raise Mistake(f"{file}:{reader.line_num} is no CSV: {error}.") from None
 
 
 def _split(text: str) -> list[str]:
