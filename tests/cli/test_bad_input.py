@@ -118,6 +118,7 @@ def test_a_wrong_job_file_gets_a_sentence(trimaran: Command, tmp_path: Path, tex
         (("flops", "bloom-176b", "--gbs", 8, "--seconds", 1), ["--devices"]),
         (("flops", "bloom-176b", "--gbs", 8, "--on", "jean-zay"), ["'jean-zay'", "jean-zay-a100-80gb"]),
         (("flops",), ["job file or a model"]),
+        (("flops", "job.yaml"), ["no file job.yaml"]),
         (("import",), ["at least one file"]),
         (("results",), ["no ledger trimaran.sqlite"]),
         (("audit", "--ledger", "nowhere.sqlite"), ["no ledger nowhere.sqlite"]),

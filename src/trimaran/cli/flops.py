@@ -52,7 +52,8 @@ def flops(
     from trimaran.spec.files import load_cluster, load_job, load_model, read_mapping
 
     path, stages = Path(what), list[int]()
-    if path.is_file() and "model" in read_mapping(path):
+    named_as_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json")
+    if named_as_file and "model" in read_mapping(path):
         job = load_job(path)
         step = Step(job.model, job.batch.size, job.layout.tp, job.layout.recompute)
         devices, peaks, precision = job.cluster.devices, job.cluster.device.peak_tflops, job.precision
