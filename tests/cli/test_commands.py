@@ -19,7 +19,7 @@ NOTES = sorted((EXAMPLES / "notes").glob("*.md"))
 def test_presets_are_listed_and_shown_as_files_that_load(trimaran: Command, tmp_path: Path) -> None:
     listed = trimaran("presets")
     assert listed.code == 0
-    for name in ("bloom-176b", "176.25B", "jean-zay-a100-80gb", "here", "megatron-deepspeed-2022"):
+    for name in ("bloom-176b", "176.25B", "jean-zay-a100-80gb", "here", "megatron-deepspeed-2022", "gpt-1b3-h200"):
         assert name in listed.out
     (tmp_path / "mine.yaml").write_text(trimaran("presets", "llama3-8b").out)
     answer = json.loads(trimaran("flops", "mine.yaml", "--gbs", 8, "--json").out)

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from trimaran.spec import Batch, Job, Layout, Model, Outcome, Ramp, Setup, Source, Trial, presets
+from trimaran.spec import Batch, Data, Job, Layout, Model, Outcome, Ramp, Recipe, Setup, Source, Trial, presets
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
 positive = st.floats(1e-3, 1e9, allow_nan=False)
@@ -25,11 +25,29 @@ def models(draw: st.DrawFn, tp: int = 1) -> Model:
         mlp=mlp,
         norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
         position=draw(st.sampled_from(["learned", "alibi", "rotary"])),
+        rotary_base=draw(positive),
         bias=draw(st.booleans()),
         embedding_norm=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
         objective=draw(st.sampled_from(["causal", "prefix"])),
     )
+
+
+recipes = st.builds(
+    Recipe,
+    learning_rate=positive,
+    betas=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
+    eps=positive,
+    weight_decay=st.just(0.0) | positive,
+    clip=st.none() | positive,
+)
+data = st.builds(
+    Data,
+    source=names,
+    documents=st.just("apart"),
+    prefix=st.sampled_from(["row", "document"]),
+    loss_on=st.sampled_from(["targets", "all"]),
+) | st.builds(Data, source=names)
 
 
 @st.composite
@@ -51,6 +69,8 @@ def jobs(draw: st.DrawFn) -> Job:
         layout=Layout(dp=dp, tp=tp, pp=pp, micro_batch=micro_batch, zero=draw(st.sampled_from([0, 1, 2, 3]))),
         batch=Batch(size=size + steps * unit, ramp=ramp),
         precision="fp32",
+        recipe=draw(recipes),
+        data=draw(data),
         seed=draw(st.integers(0, 2**32)),
         environment=draw(st.dictionaries(names, names, max_size=2)),
     )

@@ -1,6 +1,5 @@
 """trimaran explain: where the memory and the time of one layout go."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +23,9 @@ COLOURS = {"forward": "cyan", "backward": "green", "weights": "yellow"}
 
 
 def explain(
-    job: Annotated[Path, typer.Argument(help="A job file, such as one that `trimaran plan --save` wrote.")],
+    job: Annotated[
+        str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
+    ],
     micro_batches: Annotated[
         int | None, typer.Option("--micro-batches", min=1, help="Micro batches to draw; else 4 more than stages.")
     ] = None,

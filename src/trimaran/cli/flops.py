@@ -22,7 +22,7 @@ MEANING = {
 
 
 def flops(
-    what: Annotated[str, typer.Argument(help="A job file, or a model: a preset's name or a file.")] = "",
+    what: Annotated[str, typer.Argument(help="A job or a model: a preset's name or a file.")] = "",
     seconds: Annotated[float | None, typer.Option(help="Seconds per iteration.")] = None,
     gbs: Annotated[int | None, typer.Option(min=1, help="Global batch, in samples.")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="How many devices.")] = None,
@@ -49,12 +49,12 @@ def flops(
         raise Mistake(f"--seconds is {seconds:g}, but an iteration takes more than zero seconds.")
     from trimaran.cost.flops import Step
     from trimaran.cost.parameters import stage_parameters
-    from trimaran.spec.files import load_cluster, load_job, load_model, read_mapping
+    from trimaran.spec.files import is_job_preset, load_cluster, load_job, load_model, read_mapping
 
     path, stages = Path(what), list[int]()
     named_as_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json")
-    if named_as_file and "model" in read_mapping(path):
-        job = load_job(path)
+    if is_job_preset(what) or (named_as_file and "model" in read_mapping(path)):
+        job = load_job(what)
         step = Step(job.model, job.batch.size, job.layout.tp, job.layout.recompute)
         devices, peaks, precision = job.cluster.devices, job.cluster.device.peak_tflops, job.precision
         stages = stage_parameters(job.model, job.layout).tolist()

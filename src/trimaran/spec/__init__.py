@@ -1,15 +1,18 @@
-"""spec: what is being asked? Model, Cluster, Trainer, Layout, Batch, Job; Outcome and Trial for what came of it.
+"""spec: what is being asked? Model, Cluster, Trainer, Layout, Batch, Recipe, Data, Job; Outcome and Trial of it.
 
 May import: nothing of ours (and never torch).
 Start reading: job.py, then rules.py (what makes a Job impossible) and nearest.py (the Job that would work).
+files.py reads Jobs, changes.py makes one of another.
 """
 
 from trimaran.spec.batch import Batch, Ramp
 from trimaran.spec.cluster import Cluster, Device, Link
+from trimaran.spec.data import Data
 from trimaran.spec.job import Job
 from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.mistake import Mistake
 from trimaran.spec.model import Model
+from trimaran.spec.recipe import Recipe
 from trimaran.spec.setup import Setup
 from trimaran.spec.trainer import Trainer
 from trimaran.spec.trial import Outcome, Source, Trial
@@ -17,6 +20,7 @@ from trimaran.spec.trial import Outcome, Source, Trial
 __all__ = [
     "Batch",
     "Cluster",
+    "Data",
     "Device",
     "Job",
     "Layout",
@@ -25,6 +29,7 @@ __all__ = [
     "Model",
     "Outcome",
     "Ramp",
+    "Recipe",
     "Setup",
     "Source",
     "Trainer",

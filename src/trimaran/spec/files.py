@@ -9,21 +9,36 @@ import yaml
 
 from trimaran.spec import presets
 from trimaran.spec.cluster import Cluster
+from trimaran.spec.here import is_cpu_here, shared_by
 from trimaran.spec.job import Job
-from trimaran.spec.mistake import Mistake
-from trimaran.spec.model import Model
+from trimaran.spec.mistake import Mistake, nearest_name
+from trimaran.spec.model import Model, without_followers
 from trimaran.spec.noun import Noun
 
 PARTS = {"model": "models", "cluster": "clusters", "trainer": "trainers"}
+SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def load_job(path: Path) -> Job:
-    """Read a Job file; `model: bloom-176b` and `cluster: {preset: fugaku, nodes: 192}` are both good."""
-    values = read_mapping(path)
+def load_job(name_or_path: str | Path) -> Job:
+    """A preset's name or a Job file; `model: bloom-176b` and `cluster: {preset: fugaku, nodes: 192}` are both good."""
+    name, path, known = str(name_or_path), Path(name_or_path), presets.names(presets.JOBS)
+    if is_job_preset(name):
+        return _job(yaml.safe_load(presets.text(presets.JOBS, name)), name, f"The preset {name}")
+    if not path.exists() and path.suffix not in SUFFIXES and path.name == name:
+        raise Mistake(f"There is no file {name}, and no job preset of that name.{nearest_name(name, known)}")
+    return _job(read_mapping(path), path.stem, f"The job file {path}")
+
+
+def is_job_preset(name: str) -> bool:
+    """Whether it names a job preset; a file of that name goes first, as with models."""
+    return name in presets.names(presets.JOBS) and not Path(name).is_file()
+
+
+def _job(values: Mapping[str, Any], name: str, what: str) -> Job:
     expanded = {key: expand(PARTS[key], value) if key in PARTS else value for key, value in values.items()}
-    expanded.setdefault("name", path.stem)
+    expanded.setdefault("name", name)
     expanded.setdefault("trainer", presets.trainer("trimaran").model_dump())
-    return Job.of(expanded, f"The job file {path}")
+    return Job.of(expanded, what)
 
 
 def load_model(name_or_path: str) -> Model:
@@ -41,12 +56,11 @@ def expand(kind: str, value: Any) -> Any:
         return presets.preset(kind, value).model_dump()
     if isinstance(value, Mapping) and "preset" in value:
         changes = {key: item for key, item in value.items() if key != "preset"}
-        base = presets.preset(kind, str(value["preset"])).model_dump()
-        if "hidden" in changes and "ffn_hidden" not in changes:
-            base.pop("ffn_hidden", None)  # it follows hidden unless stated
-        if "heads" in changes and "kv_heads" not in changes:
-            base.pop("kv_heads", None)
-        return {**base, **changes}
+        base = presets.preset(kind, str(value["preset"]))
+        devices = changes.get("devices_per_node")
+        if isinstance(base, Cluster) and is_cpu_here(base) and isinstance(devices, int) and devices > 0:
+            base = shared_by(base, devices)
+        return {**without_followers(base.model_dump(), changes), **changes}
     return value
 
 
@@ -90,7 +104,7 @@ def write_text(path: Path, text: str) -> None:
 
 def _values(kind: str, name_or_path: str) -> dict[str, Any]:
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml", ".json") or path.is_file():
+    if path.suffix in SUFFIXES or path.is_file():
         values = expand(kind, read_mapping(path))
         return {"name": path.stem, **values}
     return presets.preset(kind, name_or_path).model_dump()

@@ -31,6 +31,25 @@ def here() -> Cluster:
     return _gpus() or _cpu()
 
 
+def is_cpu_here(cluster: Cluster) -> bool:
+    """Whether it is a machine that `here` found to have no GPU: its devices are processes, as many as wanted."""
+    return cluster.name == "here" and cluster.device.name.startswith("cpu-")
+
+
+def shared_by(cluster: Cluster, processes: int) -> Cluster:
+    """A CPU machine with another number of processes, fewer or more than its cores: all its memory, divided anew."""
+    device, sources = cluster.device, cluster.sources
+    if processes == cluster.devices_per_node:
+        return cluster
+    memory_gib = device.memory_gib * cluster.devices_per_node / processes
+    divided = {**device.sources, "memory_gib": "operating system or its limit for this process, divided by processes"}
+    return cluster.but(
+        devices_per_node=processes,
+        device=device.but(memory_gib=memory_gib, sources=divided).model_dump(),
+        sources={**sources, "devices_per_node": "processes asked for; they share the cores of this machine"},
+    )
+
+
 def _gpus() -> Cluster | None:
     cards = _nvidia_smi()
     if not cards:

@@ -6,9 +6,11 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, model_v
 
 from trimaran.spec.batch import Batch
 from trimaran.spec.cluster import Cluster, Precision
+from trimaran.spec.data import Data
 from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.model import Model
 from trimaran.spec.noun import Noun
+from trimaran.spec.recipe import Recipe
 from trimaran.spec.trainer import Optimizer, Trainer
 
 
@@ -21,7 +23,8 @@ class Job(Noun):
     batch: Batch
     precision: Precision = "bf16"
     optimizer: Optimizer = "adam"
-    data: str = Field("synthetic", description="'synthetic', or the path of a prepared data set.")
+    recipe: Recipe = Recipe()
+    data: Data = Data()
     steps: PositiveInt = 10
     seed: NonNegativeInt = 1234
     environment: dict[str, str] = Field(default_factory=dict)

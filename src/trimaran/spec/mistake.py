@@ -13,10 +13,15 @@ class Mistake(ValueError):
 
 def nearest_name(given: str, known: Iterable[str]) -> str:
     """' Did you mean …?' for a misspelt or shortened name, or '' when nothing is near."""
+    near = nearest_names(given, known)
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+
+
+def nearest_names(given: str, known: Iterable[str]) -> list[str]:
+    """Up to three names that contain what was given, else the one most like it, else none."""
     names = sorted(set(known))
     near = [name for name in names if len(given) > 2 and given.lower() in name.lower()][:3]
-    near = near or difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
-    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    return near or difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
 
 
 def sentence(error: ValidationError, what: str, known_keys: Iterable[str] = ()) -> str:

@@ -1,10 +1,13 @@
 """Model: the shape of a decoder-only transformer, as its paper would state it."""
 
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from trimaran.spec.noun import Noun
+
+FOLLOWS = {"ffn_hidden": "hidden", "kv_heads": "heads"}  # what `Model` fills from another field unless stated
 
 
 class Model(Noun):
@@ -22,6 +25,7 @@ class Model(Noun):
     mlp: Literal["gelu", "swiglu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     position: Literal["learned", "alibi", "rotary"] = "learned"
+    rotary_base: PositiveFloat = Field(10000.0, description="Base of the rotary angles (Llama 3 uses 500000).")
     bias: bool = Field(True, description="Biases on the linear layers (GPT and BLOOM have them, Llama has none).")
     embedding_norm: bool = Field(False, description="A norm right after the word embedding (BLOOM).")
     tied_embeddings: bool = Field(True, description="The logits use the word embedding's matrix.")
@@ -83,6 +87,11 @@ class Model(Noun):
         if self.padded_vocab is not None:
             return self.padded_vocab
         return padded(self.vocab, 128 * tp)
+
+
+def without_followers(values: Mapping[str, Any], stated: Collection[str]) -> dict[str, Any]:
+    """A dumped Model with some fields about to be stated anew, less those that follow from them and are not."""
+    return {key: item for key, item in values.items() if key in stated or FOLLOWS.get(key) not in stated}
 
 
 def padded(number: int, multiple: int) -> int:

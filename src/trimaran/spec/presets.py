@@ -1,4 +1,4 @@
-"""Presets: models, clusters and trainers that ship with the package, loadable by name."""
+"""Presets: models, clusters, trainers and jobs that ship with the package, loadable by name."""
 
 from functools import cache
 from importlib.resources import files
@@ -14,6 +14,7 @@ from trimaran.spec.noun import Noun
 from trimaran.spec.trainer import Trainer
 
 KINDS: dict[str, type[Noun]] = {"models": Model, "clusters": Cluster, "trainers": Trainer}
+JOBS = "jobs"  # Job files that name other presets; `files.load_job` reads them, for it knows how to put those in
 HERE = "here"  # the one cluster that is detected instead of read
 
 
@@ -28,13 +29,22 @@ def names(kind: str) -> tuple[str, ...]:
 def preset(kind: str, name: str) -> Noun:
     if kind == "clusters" and name == HERE:
         return here()
+    return KINDS[kind].of({"name": name, **yaml.safe_load(text(kind, name))}, f"The preset {name}")
+
+
+def text(kind: str, name: str) -> str:
+    """The file of a preset as it stands."""
     if name not in names(kind):
         raise Mistake(
             f"There is no preset {name!r} among the {kind}.{nearest_name(name, names(kind))}"
             " `trimaran presets` lists all."
         )
-    values = yaml.safe_load((files("trimaran") / "presets" / kind / f"{name}.yaml").read_text("utf-8"))
-    return KINDS[kind].of({"name": name, **values}, f"The preset {name}")
+    return (files("trimaran") / "presets" / kind / f"{name}.yaml").read_text("utf-8")
+
+
+def job_description(name: str) -> str:
+    """The comment at the top of a job preset; making the Job itself could mean measuring this machine."""
+    return text(JOBS, name).partition("\n")[0].lstrip("# ")
 
 
 def model(name: str) -> Model:

@@ -1,0 +1,83 @@
+"""What a step trains on: the samples of a batch, cut for one replica, as tensors.
+
+Which samples a step gets depends on how many were consumed before, never on the layout.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trimaran.spec import Job
+
+Ints = npt.NDArray[np.int64]
+
+
+class Source(Protocol):
+    """Where samples come from."""
+
+    def sample(self, number: int) -> tuple[Ints, Ints]:
+        """seq_len + 1 tokens, and for each the number of its document within the sample (0, 0, 0, 1, 1, ...)."""
+
+
+class Synthetic:
+    """Text-like numbers for tests and benchmarks: documents of random length, each a walk with a stride of its own and
+    some noise, so that there is something to learn."""
+
+    def __init__(self, vocab: int, seq_len: int, seed: int) -> None:
+        self.vocab, self.length, self.seed = vocab, seq_len + 1, seed
+
+    def sample(self, number: int) -> tuple[Ints, Ints]:
+        stream = np.random.Generator(np.random.Philox(key=[self.seed, number]))
+        documents = np.cumsum(stream.random(self.length) < 4 / self.length)
+        documents -= documents[0]
+        count = documents[-1] + 1
+        start, stride = stream.integers(0, self.vocab, count), stream.integers(1, 8, count)
+        place = np.arange(self.length) - np.searchsorted(documents, documents)
+        tokens = (start[documents] + stride[documents] * place) % self.vocab
+        noise = stream.random(self.length) < 0.05
+        return np.where(noise, stream.integers(0, self.vocab, self.length), tokens), documents
+
+
+def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, device: torch.device) -> dict[str, Tensor]:
+    """One replica's share of a step, [rows, seq_len] each: what Stage.forward takes. token_weights hold 1 for every token
+    that counts; they are divided by the batch's total where that is known."""
+    rows = size // job.layout.dp
+    numbers = range(consumed + dp_rank * rows, consumed + (dp_rank + 1) * rows)
+    samples = [source.sample(number) for number in numbers]
+    tokens, documents = (np.stack([sample[i] for sample in samples]) for i in (0, 1))
+    parts = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+    weights = np.ones_like(parts["tokens"], dtype=np.float32)
+    inputs = documents[:, :-1]
+    if job.data.documents == "apart":
+        weights[documents[:, 1:] != inputs] = 0.0  # the next document's first token cannot be known
+        parts |= {"documents": inputs, "positions": positions(inputs)}
+    if job.model.objective == "prefix":
+        parts["prefix"] = prefixes(job, inputs, numbers)
+        if job.data.loss_on == "targets":
+            # The token after a prefix's last one is the first target.
+            inside = np.concatenate([parts["prefix"][:, 1:], np.zeros_like(parts["prefix"][:, :1])], axis=1)
+            weights[(inside == 1) & (parts["prefix"] == 1)] = 0.0
+    parts["token_weights"] = weights
+    return {name: torch.from_numpy(np.ascontiguousarray(part)).to(device) for name, part in parts.items()}
+
+
+def positions(documents: Ints) -> Ints:
+    """0, 1, 2, ... from the start of each document."""
+    return np.stack([np.arange(len(row)) - np.searchsorted(row, row) for row in documents])
+
+
+def prefixes(job: Job, documents: Ints, numbers: range) -> Ints:
+    """1 where a token belongs to the prefix of its row or document, whose length is drawn by seed and sample."""
+    found = np.zeros_like(documents)
+    for row, number in enumerate(numbers):
+        stream = np.random.Generator(np.random.Philox(key=[job.seed, number], counter=[0, 0, 0, 1]))
+        of_row = job.data.prefix == "row"
+        whole = np.zeros_like(documents[row]) if of_row else documents[row]
+        lengths = np.bincount(whole)
+        cut = (stream.random(len(lengths)) * lengths).astype(np.int64)
+        place = np.arange(len(whole)) - np.searchsorted(whole, whole)
+        found[row] = place < cut[whole]
+    return found

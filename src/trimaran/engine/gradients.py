@@ -1,0 +1,38 @@
+"""What is done to gradients between the backward pass and the optimizer: the sums that layouts owe, norm, clipping."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from trimaran.engine.weights import Slot, sum_over
+from trimaran.engine.world import World
+
+
+def complete(slots: Sequence[Slot], world: World) -> None:
+    """With sequence parallelism each tensor rank saw some tokens only, so what is not cut must be summed over them;
+    the two copies of a tied embedding have one gradient, the sum of theirs."""
+    if world.tensor_axis.cuts_tokens:
+        sum_over([slot.gradient for slot in slots if slot.tensor.cut is None], world.group("tp"))
+    if world.tied is not None:
+        sum_over([slot.gradient for slot in slots if slot.tensor.name == "embedding.word"], world.tied)
+
+
+def global_norm_and_loss(slots: Sequence[Slot], loss: Tensor, world: World) -> tuple[Tensor, Tensor]:
+    """Of the whole model's gradient, and of the whole batch: one exchange for both."""
+    squares = torch.zeros((), dtype=torch.float64, device=loss.device)
+    counted = [slot for slot in slots if not slot.copy]
+    for replicas in {slot.replicas(world) for slot in counted}:
+        norm = get_total_norm([slot.gradient for slot in counted if slot.replicas(world) == replicas])
+        squares += norm.double().square() / replicas
+    sums = torch.stack([squares, loss.detach().double() / world.layout.tp])
+    if world.mesh is not None:
+        dist.all_reduce(sums)
+    return sums[0].sqrt(), sums[1]
+
+
+def clip(slots: Sequence[Slot], norm: Tensor, limit: float) -> None:
+    """Scale all gradients so that their norm is at most the limit. No value leaves the device for this."""
+    clip_grads_with_norm_([slot.value for slot in slots], limit, norm.float())

@@ -1,0 +1,85 @@
+"""Logits and cross entropy in one, a chunk of tokens at a time, the vocabulary cut over the tensor ranks.
+
+The logits of a batch are the largest tensor of a training step (tokens x vocabulary). Here only one chunk of them
+exists at a time: its loss and its gradients are computed at once, and the backward pass only hands these on.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trimaran.engine.collectives import TensorAxis
+
+CHUNK_LOGITS = 2**27  # half a GiB in fp32: large enough for full-speed matrix products, small beside a model
+
+
+def linear_cross_entropy(
+    x: Tensor, matrix: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
+) -> Tensor:
+    """Sum over tokens of token_weights x cross entropy of (x @ matrix.T), in fp32.
+
+    x: [tokens, hidden], the same on every rank. matrix: this rank's rows of the padded vocabulary; rows at or above
+    `vocab` are padding, which takes no part, so that the loss does not depend on how much of it there is.
+    """
+    return LinearCrossEntropy.apply(x, matrix, targets, token_weights, vocab, axis)
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, matrix: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
+    ) -> Tensor:
+        wants_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        loss = torch.zeros((), dtype=torch.float32, device=x.device)
+        grad_x, grad_matrix = [], None
+        size = chunk_tokens(matrix.shape[0])
+        chunks = list(zip(x.split(size), targets.split(size), token_weights.split(size), strict=True))
+        for x_chunk, target, weight in chunks:
+            loss_chunk, grad_logits = chunk_loss(x_chunk, matrix, target, weight.float(), vocab, axis)
+            loss += loss_chunk
+            if wants_gradients:
+                grad_x.append(grad_logits @ matrix)
+                product = grad_logits.t() @ x_chunk
+                # Several chunks are summed in fp32: a bf16 sum would lose the small ones.
+                grad_matrix = product if grad_matrix is None else grad_matrix.float().add_(product)
+        if wants_gradients:
+            assert grad_matrix is not None
+            ctx.save_for_backward(torch.cat(grad_x) if len(grad_x) > 1 else grad_x[0], grad_matrix.to(matrix.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        grad_x, grad_matrix = ctx.saved_tensors
+        return grad_x * grad.to(grad_x.dtype), grad_matrix * grad.to(grad_matrix.dtype), None, None, None, None
+
+
+def chunk_tokens(rows: int) -> int:
+    return max(128, CHUNK_LOGITS // rows // 128 * 128)
+
+
+def chunk_loss(
+    x: Tensor, matrix: Tensor, targets: Tensor, weights: Tensor, vocab: int, axis: TensorAxis
+) -> tuple[Tensor, Tensor]:
+    """The weighted loss of some tokens, and its gradient by their logits in x's precision."""
+    rows = matrix.shape[0]
+    first = axis.rank * rows
+    logits = (x @ matrix.t()).float()
+    logits[:, min(max(vocab - first, 0), rows) :] = -torch.inf
+    highest = logits.amax(1)
+    if axis.size > 1:
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group=axis.group)
+    logits.sub_(highest[:, None])
+    local = targets - first
+    mine = (local >= 0) & (local < rows)
+    local = local.clamp(0, rows - 1)[:, None]
+    target_logit = torch.where(mine, logits.gather(1, local)[:, 0], 0.0)
+    exponentials = logits.exp_()
+    sums = torch.stack([exponentials.sum(1), target_logit])
+    if axis.size > 1:
+        dist.all_reduce(sums, group=axis.group)
+    loss = (weights * (sums[0].log() - sums[1])).sum()
+    grad = exponentials.mul_((weights / sums[0])[:, None])
+    grad.scatter_add_(1, local, torch.where(mine, -weights, 0.0)[:, None])
+    return loss, grad.to(x.dtype)

@@ -1,0 +1,192 @@
+"""The model: a decoder-only transformer in the variants of spec.Model, as one pipeline stage of one tensor rank sees it.
+
+A stage holds some layers; the first one also the embedding, the last one the final norm and the head. What it lacks is
+None and is passed by, so one forward serves every stage. Layers keep their number in the whole model, so that a
+parameter has the same name under every layout.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trimaran.engine.collectives import ColumnLinear, RowLinear, TensorAxis, into_layers, out_of_layers
+from trimaran.engine.loss import linear_cross_entropy
+from trimaran.engine.masks import Mask, attention_mask
+from trimaran.spec import Model
+from trimaran.spec.trainer import Recompute
+
+NORM_EPS = 1e-5
+
+
+class Stage(nn.Module):
+    """Layers first..last-1 of the model, with its ends where they belong to this stage."""
+
+    def __init__(
+        self, model: Model, axis: TensorAxis, layers: range, *, first: bool, last: bool, recompute: Recompute = "none"
+    ) -> None:
+        super().__init__()
+        self.model, self.axis, self.recompute = model, axis, recompute
+        self.embedding = Embedding(model, axis) if first else None
+        self.layers = nn.ModuleDict({str(number): Block(model, axis, recompute) for number in layers})
+        self.norm = norm(model) if last else None
+        self.head = Head(model, axis) if last and not (first and model.tied_embeddings) else None
+
+    def forward(
+        self,
+        x: Tensor,
+        tokens: Tensor,
+        targets: Tensor,
+        token_weights: Tensor,
+        documents: Tensor | None = None,
+        prefix: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """x: the activation from the stage before (ignored on the first). The rest is the micro batch, [rows, seq] each,
+        which every stage gets. Gives the activation for the next stage, or on the last one the weighted loss."""
+        if self.embedding is not None:
+            x = self.embedding(tokens, positions)
+        mask = attention_mask(self.model, self.axis, x, documents, prefix, rows=tokens.shape[0])
+        turn = rotation(self.model, x, positions) if self.model.position == "rotary" else None
+        for block in self.layers.values():
+            if self.recompute == "full" and torch.is_grad_enabled():
+                x = checkpoint(block, x, mask, turn, use_reentrant=False)
+            else:
+                x = block(x, mask, turn)
+        if self.norm is None:
+            return x
+        return self.loss(self.norm(x), targets, token_weights)
+
+    def loss(self, x: Tensor, targets: Tensor, token_weights: Tensor) -> Tensor:
+        x = into_layers(x, self.axis)
+        return linear_cross_entropy(
+            x, self.logit_matrix, targets.flatten(), token_weights.flatten(), self.model.vocab, self.axis
+        )
+
+    @property
+    def logit_matrix(self) -> Tensor:
+        if self.head is not None:
+            return self.head.weight
+        assert self.embedding is not None  # a tied stage that is first and last
+        return self.embedding.word
+
+
+class Embedding(nn.Module):
+    def __init__(self, model: Model, axis: TensorAxis) -> None:
+        super().__init__()
+        self.axis = axis
+        self.word = nn.Parameter(torch.empty(axis.part(model.vocab_rows(axis.size)), model.hidden))
+        learned = model.position == "learned"
+        self.position = nn.Parameter(torch.empty(model.seq_len, model.hidden)) if learned else None
+        self.norm = norm(model) if model.embedding_norm else None
+
+    def forward(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        x = out_of_layers(self.lookup(tokens.flatten()), self.axis)
+        if self.position is not None:
+            if positions is None:
+                positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            x = x + F.embedding(self.axis.tokens(positions.flatten()), self.position)
+        return x if self.norm is None else self.norm(x)
+
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """Of the rows this rank has; tokens that others have give zeros."""
+        if self.axis.size == 1:
+            return F.embedding(tokens, self.word)
+        rows = self.word.shape[0]
+        local = tokens - self.axis.rank * rows
+        absent = (local < 0) | (local >= rows)
+        return F.embedding(local.masked_fill(absent, 0), self.word).masked_fill(absent[:, None], 0.0)
+
+
+class Head(nn.Module):
+    """The logits' own matrix: with untied embeddings, or as a copy where the embedding is on another stage."""
+
+    def __init__(self, model: Model, axis: TensorAxis) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(axis.part(model.vocab_rows(axis.size)), model.hidden))
+
+
+class Block(nn.Module):
+    def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute) -> None:
+        super().__init__()
+        self.attention_norm = norm(model)
+        self.attention = Attention(model, axis, recompute)
+        self.mlp_norm = norm(model)
+        self.mlp = MLP(model, axis)
+
+    def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask, turn)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Attention(nn.Module):
+    """Query, key and value come from one product. Its outputs lie group by group: the queries that share a key/value
+    head, then that key and value, so that a tensor rank's part is whole groups."""
+
+    def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute) -> None:
+        super().__init__()
+        self.model, self.groups, self.recompute = model, axis.part(model.kv_heads), recompute
+        self.shared = model.heads // model.kv_heads
+        width = (model.heads + 2 * model.kv_heads) * model.head_dim
+        self.qkv = ColumnLinear(model.hidden, width, model.bias, axis)
+        self.out = RowLinear(model.hidden, model.hidden, model.bias, axis)
+
+    def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
+        qkv = self.qkv(x)
+        if self.recompute == "selective" and torch.is_grad_enabled():
+            return self.out(checkpoint(self.look, qkv, mask, turn, use_reentrant=False))
+        return self.out(self.look(qkv, mask, turn))
+
+    def look(self, qkv: Tensor, mask: Mask, turn: Any) -> Tensor:
+        """[tokens, width of qkv] -> [tokens, heads x head_dim], all of this rank."""
+        seq, dim = self.model.seq_len, self.model.head_dim
+        qkv = qkv.view(-1, seq, self.groups, self.shared + 2, dim)
+        q = qkv[:, :, :, : self.shared].flatten(2, 3).transpose(1, 2)  # [rows, heads, seq, dim]
+        k, v = qkv[:, :, :, self.shared].transpose(1, 2), qkv[:, :, :, self.shared + 1].transpose(1, 2)
+        if turn is not None:
+            q, k = turned(q, *turn), turned(k, *turn)
+        y = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask.bias, is_causal=mask.bias is None, enable_gqa=self.shared > 1
+        )
+        return y.transpose(1, 2).reshape(-1, self.groups * self.shared * dim)
+
+
+class MLP(nn.Module):
+    """Up, GELU, down; or gated (SwiGLU, arXiv 2002.05202), where each gate lies beside the channel it opens, so that one
+    product gives both."""
+
+    def __init__(self, model: Model, axis: TensorAxis) -> None:
+        super().__init__()
+        self.gated = model.mlp == "swiglu"
+        self.up = ColumnLinear(model.hidden, model.ffn_hidden * (2 if self.gated else 1), model.bias, axis)
+        self.down = RowLinear(model.ffn_hidden, model.hidden, model.bias, axis)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(x)
+        if not self.gated:
+            return self.down(F.gelu(y, approximate="tanh"))
+        gate, channel = y.unflatten(-1, (-1, 2)).unbind(-1)
+        return self.down(F.silu(gate) * channel)
+
+
+def norm(model: Model) -> nn.Module:
+    if model.norm == "rmsnorm":
+        return nn.RMSNorm(model.hidden, eps=NORM_EPS)
+    return nn.LayerNorm(model.hidden, eps=NORM_EPS)
+
+
+def rotation(model: Model, like: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles (arXiv 2104.09864), [rows or 1, 1, seq, head_dim]."""
+    half = model.head_dim // 2
+    frequencies = model.rotary_base ** (-torch.arange(half, device=like.device, dtype=torch.float32) / half)
+    places = torch.arange(model.seq_len, device=like.device)[None] if positions is None else positions
+    angles = (places[..., None].float() * frequencies).repeat(1, 1, 2)[:, None]
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
+def turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Channel i turns with channel i + head_dim/2."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine

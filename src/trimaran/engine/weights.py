@@ -1,0 +1,214 @@
+"""Where the weights live: whole on every replica (ZeRO 0), or sharded over the replicas by FSDP2 (ZeRO 1, 2, 3).
+
+Both give the optimizer the same thing: Slots, this rank's fp32 values with their summed gradients. Gradients are sums,
+not means: the loss is divided by the tokens of the whole batch before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from trimaran.cost.tensors import NamedTensor, stage_tensors
+from trimaran.engine.initial import fill
+from trimaran.engine.model import Stage
+from trimaran.engine.world import World
+from trimaran.spec import Job
+
+COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+BUCKET_NUMBERS = 2**23  # gradients reduced together: 32 MiB in fp32
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter as the optimizer sees it: this rank's part."""
+
+    tensor: NamedTensor
+    value: nn.Parameter  # fp32; its .grad is complete after Weights.reduce
+    copy: bool  # the last stage's copy of a tied embedding, which counts for nothing
+    sharded: bool  # over the replicas
+
+    @property
+    def gradient(self) -> Tensor:
+        assert self.value.grad is not None, f"{self.tensor.name} has no gradient"
+        return self.value.grad
+
+    def replicas(self, world: World) -> int:
+        """Ranks of a stage that hold the same numbers."""
+        tensor_copies = world.layout.tp if self.tensor.cut is None else 1
+        return tensor_copies * (1 if self.sharded else world.layout.dp)
+
+
+class Weights:
+    """Of the pipeline stages this rank has. Made on the meta device, materialised here."""
+
+    def __init__(self, job: Job, world: World, stages: Sequence[int]) -> None:
+        self.job, self.world, self.stages = job, world, stages
+        with torch.device("meta"):
+            self.modules = [self._module(stage) for stage in stages]
+
+    def _module(self, number: int) -> Stage:
+        job, count = self.job, self.job.layout.stages
+        begin = sum(job.stage_layers[:number])
+        layers = range(begin, begin + job.stage_layers[number])
+        ends = {"first": number == 0, "last": number == count - 1}
+        return Stage(job.model, self.world.tensor_axis, layers, recompute=job.layout.recompute, **ends)
+
+    def _slots(self, sharded: bool) -> list[tuple[Slot, nn.Parameter]]:
+        """With the module's parameter beside each."""
+        found = []
+        tied_over_stages = self.job.model.tied_embeddings and self.job.layout.stages > 1
+        for stage, module in zip(self.stages, self.modules, strict=True):
+            parameters = dict(module.named_parameters())
+            for tensor in stage_tensors(self.job.model, self.job.layout, stage):
+                parameter = parameters.pop(tensor.name)
+                copy = tied_over_stages and tensor.name == "head.weight"
+                named = NamedTensor("embedding.word", tensor.shape, tensor.cut) if copy else tensor
+                found.append((Slot(named, self._value(parameter), copy, sharded), parameter))
+            assert not parameters, f"cost.tensors does not know {list(parameters)}"
+        return found
+
+    def _value(self, parameter: nn.Parameter) -> nn.Parameter:
+        raise NotImplementedError
+
+    def _initialise(self) -> None:
+        layout, world = self.job.layout, self.world
+        for slot in self.slots:
+            whole_rows = slot.tensor.local_shape(layout.tp)[0]
+            first_row = -(-whole_rows // layout.dp) * world.dp_rank if slot.sharded else 0
+            with torch.no_grad():
+                fill(
+                    slot.value,
+                    slot.tensor,
+                    self.job.model,
+                    self.job.seed,
+                    tp=layout.tp,
+                    tp_rank=world.tp_rank,
+                    first_row=first_row,
+                )
+        self.publish()
+
+    slots: list[Slot]
+
+    def clear(self) -> None:
+        """Before the first micro batch of a step."""
+        for slot in self.slots:
+            slot.value.grad = None
+
+    def before(self, micro_batch: int, count: int) -> None:
+        """Before each micro batch, where there is no pipeline (which has its own order)."""
+
+    def reduce(self) -> None:
+        """After the last micro batch: every slot's gradient is the sum over the replicas."""
+
+    def publish(self) -> None:
+        """After the optimizer: the modules compute with the new values."""
+
+
+class Replicated(Weights):
+    """Modules hold the weights in the compute precision; where that is not fp32, Slots are the fp32 originals, and
+    gradients add up there."""
+
+    def __init__(self, job: Job, world: World, stages: Sequence[int]) -> None:
+        super().__init__(job, world, stages)
+        self.dtype = COMPUTE_DTYPE[job.precision]
+        for module in self.modules:
+            module.to(self.dtype).to_empty(device=world.device)
+        pairs = self._slots(sharded=False)
+        self.slots = [slot for slot, _ in pairs]
+        self.parameters = [parameter for _, parameter in pairs]
+        if self.dtype != torch.float32:
+            for slot, parameter in pairs:
+                parameter.register_post_accumulate_grad_hook(_adder(slot.value))
+        self._initialise()
+
+    def _value(self, parameter: nn.Parameter) -> nn.Parameter:
+        same = parameter.dtype == torch.float32
+        return parameter if same else nn.Parameter(torch.empty_like(parameter, dtype=torch.float32))
+
+    def reduce(self) -> None:
+        if self.world.layout.dp > 1:
+            sum_over([slot.gradient for slot in self.slots], self.world.group("dp"))
+
+    def publish(self) -> None:
+        if self.dtype != torch.float32:
+            with torch.no_grad():
+                torch._foreach_copy_(self.parameters, [slot.value for slot in self.slots])
+
+
+class Sharded(Weights):
+    """FSDP2 around every block and around the stage. ZeRO 1 and 2 keep the gathered weights for the whole step, 3 gives
+    them up after each use; 1 reduces gradients after the last micro batch, 2 and 3 after each. Under a pipeline PyTorch
+    keeps weights and gradients whole until the last micro batch in any case."""
+
+    def __init__(self, job: Job, world: World, stages: Sequence[int]) -> None:
+        super().__init__(job, world, stages)
+        assert world.mesh is not None
+        policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[job.precision], reduce_dtype=torch.float32)
+        options = {"mesh": world.mesh["dp"], "reshard_after_forward": job.layout.zero == 3, "mp_policy": policy}
+        for module in self.modules:
+            for block in module.layers.values():
+                fully_shard(block, **options)
+            fully_shard(module, **options)
+            module.to_empty(device=world.device)
+            for part in module.modules():
+                if isinstance(part, FSDPModule):
+                    part.set_gradient_divide_factor(1.0)  # sums; gloo cannot divide while it reduces
+                    part.set_force_sum_reduction_for_comms(True)
+        pairs = self._slots(sharded=True)
+        self.slots = [slot for slot, _ in pairs]
+        self.parameters = [parameter for _, parameter in pairs]
+        self._initialise()
+
+    def _value(self, parameter: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(parameter.detach().to_local())
+
+    def clear(self) -> None:
+        super().clear()
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def before(self, micro_batch: int, count: int) -> None:
+        last, zero = micro_batch == count - 1, self.job.layout.zero
+        for module in self.modules:
+            module.set_requires_gradient_sync(last or zero >= 2)
+            module.set_is_last_backward(last)
+            module.set_reshard_after_backward(last or zero == 3)
+
+    def reduce(self) -> None:
+        for slot, parameter in zip(self.slots, self.parameters, strict=True):
+            slot.value.grad = parameter.grad.to_local()
+
+
+def weights(job: Job, world: World, stages: Sequence[int]) -> Weights:
+    sharded = job.layout.zero > 0 and job.layout.dp > 1
+    return Sharded(job, world, stages) if sharded else Replicated(job, world, stages)
+
+
+def _adder(value: nn.Parameter):
+    def add(parameter: Tensor) -> None:
+        if value.grad is None:
+            value.grad = parameter.grad.float()
+        else:
+            value.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    return add
+
+
+def sum_over(tensors: Sequence[Tensor], group: object) -> None:
+    """All-reduce many tensors in place, a bucket at a time."""
+    bucket: list[Tensor] = []
+    for i, tensor in enumerate(tensors):
+        bucket.append(tensor)
+        if sum(t.numel() for t in bucket) < BUCKET_NUMBERS and i + 1 < len(tensors):
+            continue
+        flat = torch.cat([t.flatten() for t in bucket])
+        dist.all_reduce(flat, group=group)
+        torch._foreach_copy_(
+            bucket, [part.view_as(t) for part, t in zip(flat.split([t.numel() for t in bucket]), bucket)]
+        )
+        bucket = []
