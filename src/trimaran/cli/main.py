@@ -20,6 +20,7 @@ from trimaran.cli.presets import presets
 from trimaran.cli.ramp import ramp
 from trimaran.cli.results import results
 from trimaran.cli.shape import shape
+from trimaran.cli.train import train
 
 app = typer.Typer(
     name="trimaran",
@@ -36,6 +37,7 @@ app.command("ramp")(ramp)
 app.command("estimate")(estimate)
 app.command("explain")(explain)
 app.command("shape")(shape)
+app.command("train")(train)
 app.command("fit")(fit)
 app.command("flops")(flops)
 app.command("import")(import_)

@@ -20,17 +20,17 @@ def complete(slots: Sequence[Slot], world: World) -> None:
         sum_over([slot.gradient for slot in slots if slot.tensor.name == "embedding.word"], world.tied)
 
 
-def global_norm_and_loss(slots: Sequence[Slot], loss: Tensor, world: World) -> tuple[Tensor, Tensor]:
-    """Of the whole model's gradient, and of the whole batch: one exchange for both."""
-    squares = torch.zeros((), dtype=torch.float64, device=loss.device)
+def norm_and_sums(slots: Sequence[Slot], sums: Sequence[Tensor], world: World) -> tuple[Tensor, ...]:
+    """The norm of the whole model's gradient, and the sums of other scalars over all ranks: one exchange for all."""
+    squares = torch.zeros((), dtype=torch.float64, device=world.device)
     counted = [slot for slot in slots if not slot.copy]
     for replicas in {slot.replicas(world) for slot in counted}:
         norm = get_total_norm([slot.gradient for slot in counted if slot.replicas(world) == replicas])
         squares += norm.double().square() / replicas
-    sums = torch.stack([squares, loss.detach().double() / world.layout.tp])
+    totals = torch.stack([squares, *(value.double() for value in sums)])
     if world.mesh is not None:
-        dist.all_reduce(sums)
-    return sums[0].sqrt(), sums[1]
+        dist.all_reduce(totals)
+    return totals[0].sqrt(), *totals[1:]
 
 
 def clip(slots: Sequence[Slot], norm: Tensor, limit: float) -> None:

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trimaran.engine.gradients import clip, complete, global_norm_and_loss
+from trimaran.engine.gradients import clip, complete, norm_and_sums
 from trimaran.engine.pipeline import Pipeline
-from trimaran.engine.weights import Slot, weights
+from trimaran.engine.weights import Slot, Weights, weights
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
@@ -19,30 +19,35 @@ class Step:
 
     loss: Tensor
     grad_norm: Tensor
+    stop: Tensor  # above zero: some rank was asked to stop, and all know it now
 
 
 class Trainer:
-    def __init__(self, job: Job, world: World) -> None:
+    def __init__(self, job: Job, world: World, held: Weights | None = None) -> None:
+        """`held`: weights whose memory is taken already; else they are made here, with their first values."""
         self.job, self.world = job, world
-        layout = job.layout
-        stages = range(world.pp_rank, layout.stages, layout.pp)
-        self.weights = weights(job, world, stages)
-        self.pipeline = Pipeline(job, world, self.weights.modules, stages) if layout.pp > 1 else None
+        self.weights = weights(job, world) if held is None else held
+        if held is None:
+            self.weights.materialise()
+            self.weights.initialise()
+        self.pipeline = Pipeline(job, world, self.weights.modules, self.weights.stages) if job.layout.pp > 1 else None
         self.optimizer = optimizer(job, self.weights.slots)
 
-    def step(self, batch: dict[str, Tensor]) -> Step:
+    def step(self, batch: dict[str, Tensor], stop: bool = False) -> Step:
         """`batch` is this replica's share of the global batch."""
         batch = batch | {"token_weights": self.shared_out(batch["token_weights"])}
         self.weights.clear()
         loss = self.pipeline.run(batch) if self.pipeline else self.accumulate(batch)
         self.weights.reduce()
         complete(self.weights.slots, self.world)
-        norm, loss = global_norm_and_loss(self.weights.slots, loss, self.world)
+        # Tensor ranks of the last stage have the same loss, the others none.
+        sums = [loss / self.job.layout.tp, torch.tensor(float(stop), device=self.world.device)]
+        norm, loss, stops = norm_and_sums(self.weights.slots, sums, self.world)
         if self.job.recipe.clip is not None:
             clip(self.weights.slots, norm, self.job.recipe.clip)
         self.optimizer.step()
         self.weights.publish()
-        return Step(loss, norm)
+        return Step(loss, norm, stops)
 
     def shared_out(self, token_weights: Tensor) -> Tensor:
         """Each token's part of the mean over all tokens that count, in the whole batch."""

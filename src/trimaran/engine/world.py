@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trimaran.engine.collectives import TensorAxis
-from trimaran.spec import Layout
+from trimaran.spec import Job, Layout
+from trimaran.spec.here import is_cpu_here
 
 
 @dataclass(frozen=True)
@@ -51,22 +52,31 @@ class World:
         return TensorAxis(layout.tp, self.tp_rank, self.group("tp"), layout.sequence_parallel)
 
 
-def device_here(local_rank: int) -> torch.device:
-    """One GPU a process where there are any, else the CPU."""
-    if not torch.cuda.is_available():
+def device_here(local_rank: int, cpu: bool) -> torch.device:
+    """One GPU a process where there are any, unless the CPU is wanted."""
+    if cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
 
 
-def join(layout: Layout, tied: bool, timeout: timedelta = timedelta(minutes=10)) -> World:
-    """Meet the other processes, found by the environment variables of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, ...)."""
-    rank, device = int(os.environ.get("RANK", "0")), device_here(int(os.environ.get("LOCAL_RANK", "0")))
+def join(job: Job, patience: timedelta, store: Any) -> World:
+    """Meet the other processes in the store; RANK and LOCAL_RANK say which one this is."""
+    layout, tied = job.layout, job.model.tied_embeddings
+    rank = int(os.environ.get("RANK", "0"))
+    device = device_here(int(os.environ.get("LOCAL_RANK", "0")), cpu=is_cpu_here(job.cluster))
     if layout.devices == 1:
         return World(layout, device)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timeout, device_id=device if device.type == "cuda" else None)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=layout.devices,
+        timeout=patience,
+        device_id=device if device.type == "cuda" else None,
+    )
     return arranged(layout, tied, device, rank)
 
 

@@ -1,0 +1,120 @@
+"""`trimaran train`: run a Job on this machine, or as one of the processes that torchrun or SLURM started."""
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trimaran.cli.need import need_torch
+
+
+def train(
+    job: Annotated[str, typer.Argument(help="A job file, or a preset such as tiny (see `trimaran presets`).")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Iterations to run, instead of the job's.")] = None,
+    metrics: Annotated[Path | None, typer.Option(help="Write one JSON record per iteration to this file.")] = None,
+    heartbeats: Annotated[
+        Path | None, typer.Option(help="Folder for one small file per rank, replaced at every step.")
+    ] = None,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds that a rank waits for the others.")] = 600,
+) -> None:
+    """Train a job: start a process for every device of its layout, step, and print a line for each iteration.
+
+    Exit codes: 0 done, 2 a bad job, 3 out of memory, 4 a rank failed, 5 interrupted.
+
+    Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
+    """
+    from trimaran.engine.rendezvous import is_first, meeting
+    from trimaran.spec import Mistake
+
+    try:
+        asked = job_of(job, [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
+        meeting(os.environ, asked.layout.devices)
+        check_here(asked)
+        for file in (metrics, heartbeats):
+            check_writable(file)
+        if is_first(os.environ):
+            announce(asked)
+        need_torch("trimaran train")
+        from trimaran.engine.launch import run
+        from trimaran.engine.run import Options
+
+        code = run(asked, Options(metrics, heartbeats, timedelta(seconds=patience)))
+    except Mistake:
+        if is_first(os.environ):
+            raise
+        raise typer.Exit(2) from None  # rank 0 says it for all
+    raise typer.Exit(code)
+
+
+def job_of(name: str, settings: list[str]) -> Any:
+    from trimaran.spec.changes import changed
+    from trimaran.spec.files import load_job
+
+    loaded = load_job(name)
+    return changed(loaded, settings) if settings else loaded
+
+
+def check_here(job: Any) -> None:
+    """Whether this machine has the job's devices. Memory is judged with the prediction."""
+    from trimaran.spec import Mistake, presets
+    from trimaran.spec.here import is_cpu_here
+
+    if is_cpu_here(job.cluster):
+        return
+    wanted, machine = job.cluster.device, presets.cluster("here")
+    if machine.device.name != wanted.name:
+        raise Mistake(
+            f"The job {job.name} is for {wanted.name}, but this machine has {machine.device.name};"
+            " `--set cluster=here` makes it a job for this machine."
+        )
+    if job.cluster.nodes == 1 and job.layout.devices > machine.devices:
+        raise Mistake(
+            f"The job {job.name} needs {job.layout.devices} devices, but this machine has {machine.devices};"
+            f" the nearest that works: a layout of {machine.devices}."
+        )
+
+
+def check_writable(file: Path | None) -> None:
+    from trimaran.spec import Mistake
+
+    if file is not None and not file.parent.is_dir():
+        raise Mistake(f"{file} cannot be written: there is no folder {file.parent}.")
+
+
+def announce(job: Any) -> None:
+    """What is about to run, and what the cost model expects of it."""
+    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.memory import GIB
+    from trimaran.cost.parameters import total_parameters
+    from trimaran.cost.predict import interval, predict
+    from trimaran.spec import Mistake
+
+    columns, layout, device = of_jobs([job]), job.layout, job.cluster.device
+    expected, off = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
+    stages = (expected.memory.first, expected.memory.last)
+    certain = max(float((stage.weights + stage.gradients + stage.optimizer)[0]) for stage in stages) / GIB
+    if certain > device.memory_gib:
+        raise Mistake(
+            f"The job {job.name} needs {certain:.1f} GiB on a device for weights, gradients and optimizer states alone,"
+            f" but {device.name} has {device.memory_gib:.1f}; `trimaran plan` finds layouts that fit."
+        )
+    for warning in job.warnings():
+        print(f"trimaran: warning: {warning}", file=sys.stderr)
+    if not expected.fits[0]:
+        print("trimaran: warning: by the prediction this will run out of memory.", file=sys.stderr)
+    print(
+        f"{job.name}: {total_parameters(job.model) / 1e6:,.1f} million parameters, {job.steps} iterations of"
+        f" {job.batch.size} samples; dp {layout.dp} x tp {layout.tp} x pp {layout.pp} on {device.name},"
+        f" micro batch {layout.micro_batch}, ZeRO {layout.zero}, {job.precision}, {job.optimizer}"
+    )
+    print(
+        f"Predicted: {float(expected.seconds[0]):.3g} s an iteration ({float(off.low[0]):.3g} to"
+        f" {float(off.high[0]):.3g}), {float(expected.memory_gib[0]):.2f} of {device.memory_gib:.1f} GiB a device",
+        flush=True,
+    )

@@ -1,0 +1,39 @@
+"""What a person sees of a run: a bar with loss, speed and time left on a terminal, and the log lines everywhere."""
+
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from trimaran.engine.records import Record
+from trimaran.spec import Job
+
+
+class Progress:
+    def __init__(self, job: Job, out: TextIO) -> None:
+        self.out = out
+        self.bar = None
+        if out.isatty():
+            columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self.bar = Bar(*columns, console=Console(file=out))
+            self.task = self.bar.add_task("starting", total=job.steps)
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def show(self, lines: list[str], record: Record) -> None:
+        if self.bar is None:
+            print("\n".join(lines), file=self.out, flush=True)
+            return
+        for line in lines:
+            self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        told = f"loss {record.loss:.4f}  {record.tokens_per_second:,.0f} tokens/s"
+        self.bar.update(self.task, completed=record.iteration, description=told)

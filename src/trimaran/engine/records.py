@@ -1,0 +1,67 @@
+"""What is told of every iteration: a Record, the BigScience log line made of it, and its JSON line."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from trimaran.cost.flops import FORMULAS, Step
+from trimaran.spec import Job
+
+WARM_UP_ITERATIONS = 2  # the first allocates, compiles, connects; the second still settles
+
+
+@dataclass(frozen=True)
+class Record:
+    iteration: int
+    iterations: int
+    consumed_samples: int
+    consumed_tokens: int
+    batch: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    loss_scale: float
+    seconds: float
+    tokens_per_second: float
+    tflops: dict[str, float]  # per device, by named formula
+    peak_memory_gib: list[float]  # of each pipeline stage's fullest rank
+    skipped: int
+    nan: int
+    warm_up: bool
+
+
+def tflops(job: Job, batch: int, seconds: float) -> dict[str, float]:
+    step = Step(job.model, batch, job.layout.tp, job.layout.recompute)
+    return {name: float(flops(step)) / seconds / job.layout.devices / 1e12 for name, flops in FORMULAS.items()}
+
+
+def iteration_line(record: Record, formula: str) -> str:
+    """As Megatron-DeepSpeed prints it at BigScience, so that what reads their logs reads ours."""
+    fields = [
+        f" iteration {record.iteration:8d}/{record.iterations:8d}",
+        f"consumed samples: {record.consumed_samples:12d}",
+        f"consumed tokens: {record.consumed_tokens:12d}",
+        f"elapsed time per iteration (s): {record.seconds:.2f}",
+        f"learning rate: {record.learning_rate:.3E}",
+        f"global batch size: {record.batch:5d}",
+        f"lm loss: {record.loss:.6E}",
+        f"loss scale: {record.loss_scale:.1f}",
+        f"grad norm: {record.grad_norm:.3f}",
+        f"number of skipped iterations: {record.skipped:3d}",
+        f"number of nan iterations: {record.nan:3d}",
+        f"samples per second: {record.batch / record.seconds:.3f}",
+        f"TFLOPs: {record.tflops[formula]:.2f}",
+    ]
+    return " | ".join(fields) + " |"
+
+
+def json_line(record: Record) -> str:
+    return json.dumps(asdict(record))
+
+
+def memory_lines(iteration: int, peaks_gib: list[float], ranks_per_stage: int) -> list[str]:
+    """Megatron's memory report, one line for each pipeline stage, in the name of the stage's first rank."""
+    return [
+        f"[Rank {stage * ranks_per_stage}] (after {iteration} iterations) memory (MB)"
+        f" | max allocated: {gib * 1024:.1f} | max reserved: {gib * 1024:.1f}"
+        for stage, gib in enumerate(peaks_gib)
+    ]

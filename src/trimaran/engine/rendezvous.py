@@ -1,0 +1,106 @@
+"""Whether this process is one of many that torchrun or SLURM started, and where those meet. Imports no torch."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trimaran.spec import Mistake
+
+FIRST_PORT, PORTS = 20000, 20000  # SLURM gives no port: one that belongs to the job's step is derived
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One rank of a world that somebody else started."""
+
+    rank: int
+    local_rank: int
+    world: int
+    host: str
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As torchrun states it, which is what PyTorch reads."""
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.local_rank),
+            "WORLD_SIZE": str(self.world),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+        }
+
+
+def meeting(environment: Mapping[str, str], devices: int) -> Meeting | None:
+    """None: this process was started alone. A world of another size than the layout's devices is a Mistake."""
+    place = _torchrun(environment) or _slurm(environment, devices)
+    if place is not None and place.world != devices:
+        raise Mistake(
+            f"{place.world} processes were started, but dp x tp x pp = {devices};"
+            f" start {devices}, or change the layout so that it has {place.world} devices."
+        )
+    return place
+
+
+def is_first(environment: Mapping[str, str]) -> bool:
+    """Whether this process may speak for all: it is rank 0, or alone."""
+    rank = environment.get("RANK") or (environment.get("SLURM_PROCID") if _in_step(environment) else None)
+    return rank in (None, "0")
+
+
+def _torchrun(environment: Mapping[str, str]) -> Meeting | None:
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
+    if missing:
+        raise Mistake(
+            f"RANK and WORLD_SIZE say that this is one of several processes, but {' and '.join(missing)} is not set,"
+            " so they cannot meet; start them with torchrun, or unset RANK and WORLD_SIZE."
+        )
+    return Meeting(
+        rank=_number(environment, "RANK"),
+        local_rank=_number(environment, "LOCAL_RANK", "0"),
+        world=_number(environment, "WORLD_SIZE"),
+        host=environment["MASTER_ADDR"],
+        port=_number(environment, "MASTER_PORT"),
+    )
+
+
+def _in_step(environment: Mapping[str, str]) -> bool:
+    """srun sets this one; a batch script has no tasks of its own."""
+    return "SLURM_STEP_NUM_TASKS" in environment
+
+
+def _slurm(environment: Mapping[str, str], devices: int) -> Meeting | None:
+    if not _in_step(environment):
+        return None
+    world = _number(environment, "SLURM_STEP_NUM_TASKS")
+    if world == 1 and devices > 1:
+        return None  # one task that has the node to itself and starts its own processes
+    job, step = _number(environment, "SLURM_JOB_ID"), _number(environment, "SLURM_STEP_ID", "0")
+    return Meeting(
+        rank=_number(environment, "SLURM_PROCID"),
+        local_rank=_number(environment, "SLURM_LOCALID", "0"),
+        world=world,
+        host=environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
+        port=_number(environment, "MASTER_PORT", str(FIRST_PORT + (31 * job + step) % PORTS)),
+    )
+
+
+def first_host(nodes: str) -> str:
+    """Of a list such as 'gpu[03-07,11],login1'; SLURM itself is asked where it is at hand."""
+    if "[" not in nodes:
+        return nodes.split(",")[0]
+    try:
+        shown = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
+        return shown.stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return re.sub(r"\[(\d+).*", r"\1", nodes)
+
+
+def _number(environment: Mapping[str, str], name: str, default: str | None = None) -> int:
+    value = environment.get(name) or default
+    if value is None or not value.isdigit():
+        raise Mistake(f"The environment variable {name} is {value!r}, but a whole number is needed.")
+    return int(value)
