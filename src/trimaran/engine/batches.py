@@ -42,8 +42,8 @@ class Synthetic:
 
 
 def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, device: torch.device) -> dict[str, Tensor]:
-    """One replica's share of a step, [rows, seq_len] each: what Stage.forward takes. token_weights hold 1 for every token
-    that counts; they are divided by the batch's total where that is known."""
+    """One replica's share of a step, [rows, seq_len] each: what Stage.forward takes. token_weights are 1 for
+    every token that counts; Trainer divides them by the batch's total."""
     rows = size // job.layout.dp
     numbers = range(consumed + dp_rank * rows, consumed + (dp_rank + 1) * rows)
     samples = [source.sample(number) for number in numbers]

@@ -33,26 +33,40 @@ class LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         wants_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
-        grad_x, grad_matrix = [], None
+        grad_x, grad_matrix = torch.empty_like(x) if wants_gradients else None, None
         size = chunk_tokens(matrix.shape[0])
-        chunks = list(zip(x.split(size), targets.split(size), token_weights.split(size), strict=True))
-        for x_chunk, target, weight in chunks:
-            loss_chunk, grad_logits = chunk_loss(x_chunk, matrix, target, weight.float(), vocab, axis)
+        for begin in range(0, len(x), size):
+            part = slice(begin, begin + size)
+            loss_chunk, grad_logits = chunk_loss(
+                x[part], matrix, targets[part], token_weights[part].float(), vocab, axis
+            )
             loss += loss_chunk
-            if wants_gradients:
-                grad_x.append(grad_logits @ matrix)
-                product = grad_logits.t() @ x_chunk
-                # Several chunks are summed in fp32: a bf16 sum would lose the small ones.
-                grad_matrix = product if grad_matrix is None else grad_matrix.float().add_(product)
-        if wants_gradients:
+            if grad_x is not None:
+                torch.mm(grad_logits, matrix, out=grad_x[part])
+                product = grad_logits.t() @ x[part]
+                if grad_matrix is None:
+                    # Several chunks are summed in fp32: a bf16 sum would lose the small ones.
+                    grad_matrix = product.float() if size < len(x) else product
+                else:
+                    grad_matrix.add_(product)
+                del product
+            del grad_logits  # before there are the next chunk's
+        if grad_x is not None:
             assert grad_matrix is not None
-            ctx.save_for_backward(torch.cat(grad_x) if len(grad_x) > 1 else grad_x[0], grad_matrix.to(matrix.dtype))
+            ctx.save_for_backward(grad_x, grad_matrix.to(matrix.dtype))
+            ctx.scaled = False
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        """In place, because these are as large as the weights they belong to. A zero-bubble schedule comes here twice
+        with the same `grad`: for the activations, then for the weights."""
         grad_x, grad_matrix = ctx.saved_tensors
-        return grad_x * grad.to(grad_x.dtype), grad_matrix * grad.to(grad_matrix.dtype), None, None, None, None
+        if not ctx.scaled:
+            grad_x.data.mul_(grad.to(grad_x.dtype))  # .data: autograd refuses changed tensors at a second visit
+            grad_matrix.data.mul_(grad.to(grad_matrix.dtype))
+            ctx.scaled = True
+        return grad_x, grad_matrix, None, None, None, None
 
 
 def chunk_tokens(rows: int) -> int:

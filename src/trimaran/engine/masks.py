@@ -33,10 +33,10 @@ def attention_mask(
         allowed = allowed & (documents[:, :, None] == documents[:, None, :])
     if model.position != "alibi":
         return Mask(allowed[:, None].expand(rows, 1, seq, seq))
-    distance = places[None, :] - places[:, None]
+    distance = (places[None, :] - places[:, None]).abs()  # a prefix looks forward too, and further is fainter there too
     local = axis.part(model.heads)
     slopes = torch.tensor(alibi_slopes(model.heads)[axis.rank * local :][:local], device=like.device)
-    bias = (slopes[:, None, None] * distance).to(like.dtype)
+    bias = (-slopes[:, None, None] * distance).to(like.dtype)
     return Mask(torch.where(allowed[:, None], bias[None], -torch.inf).expand(rows, local, seq, seq))
 
 

@@ -1,4 +1,4 @@
-"""The model: a decoder-only transformer in the variants of spec.Model, as one pipeline stage of one tensor rank sees it.
+"""The model: a decoder-only transformer in the variants of spec.Model, as one pipeline stage of one tensor rank.
 
 A stage holds some layers; the first one also the embedding, the last one the final norm and the head. What it lacks is
 None and is passed by, so one forward serves every stage. Layers keep their number in the whole model, so that a
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from trimaran.engine.collectives import ColumnLinear, RowLinear, TensorAxis, into_layers, out_of_layers
 from trimaran.engine.loss import linear_cross_entropy
 from trimaran.engine.masks import Mask, attention_mask
+from trimaran.engine.norms import RMSNorm
 from trimaran.spec import Model
 from trimaran.spec.trainer import Recompute
 
@@ -33,6 +34,7 @@ class Stage(nn.Module):
         self.layers = nn.ModuleDict({str(number): Block(model, axis, recompute) for number in layers})
         self.norm = norm(model) if last else None
         self.head = Head(model, axis) if last and not (first and model.tied_embeddings) else None
+        self._masks: dict[Any, Mask] = {}
 
     def forward(
         self,
@@ -44,20 +46,45 @@ class Stage(nn.Module):
         prefix: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """x: the activation from the stage before (ignored on the first). The rest is the micro batch, [rows, seq] each,
-        which every stage gets. Gives the activation for the next stage, or on the last one the weighted loss."""
+        """x: the activation from the stage before (ignored on the first). The rest is the micro batch, [rows, seq]
+        each, which every stage gets. Gives the activation for the next stage, or on the last one the weighted loss."""
+        x = self.activations(x, tokens, documents, prefix, positions)
+        return x if self.norm is None else self.loss(x, targets, token_weights)
+
+    def activations(
+        self,
+        x: Tensor,
+        tokens: Tensor,
+        documents: Tensor | None = None,
+        prefix: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """What leaves this stage's layers: for the next stage, or on the last one through the final norm."""
         if self.embedding is not None:
             x = self.embedding(tokens, positions)
-        mask = attention_mask(self.model, self.axis, x, documents, prefix, rows=tokens.shape[0])
+        mask = self.mask(x, documents, prefix, rows=tokens.shape[0])
         turn = rotation(self.model, x, positions) if self.model.position == "rotary" else None
         for block in self.layers.values():
             if self.recompute == "full" and torch.is_grad_enabled():
                 x = checkpoint(block, x, mask, turn, use_reentrant=False)
             else:
                 x = block(x, mask, turn)
-        if self.norm is None:
-            return x
-        return self.loss(self.norm(x), targets, token_weights)
+        return x if self.norm is None else self.norm(x)
+
+    def mask(self, x: Tensor, documents: Tensor | None, prefix: Tensor | None, rows: int) -> Mask:
+        """One that depends on no data is made once: ALiBi's is large, and each micro batch in flight would keep its."""
+        if documents is not None or prefix is not None:
+            return attention_mask(self.model, self.axis, x, documents, prefix, rows)
+        kind = (rows, x.dtype, x.device)
+        if kind not in self._masks:
+            self._masks[kind] = attention_mask(self.model, self.axis, x, None, None, rows)
+        return self._masks[kind]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[tokens, vocab] from the last stage's activations; with several tensor ranks this one's columns of it."""
+        matrix = self.logit_matrix
+        real = max(0, self.model.vocab - self.axis.rank * len(matrix))  # rows above are padding
+        return into_layers(x, self.axis) @ matrix[:real].t()
 
     def loss(self, x: Tensor, targets: Tensor, token_weights: Tensor) -> Tensor:
         x = into_layers(x, self.axis)
@@ -154,8 +181,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Up, GELU, down; or gated (SwiGLU, arXiv 2002.05202), where each gate lies beside the channel it opens, so that one
-    product gives both."""
+    """Up, GELU, down; or gated (SwiGLU, arXiv 2002.05202), where each gate lies beside the channel it opens, so that
+    one product gives both."""
 
     def __init__(self, model: Model, axis: TensorAxis) -> None:
         super().__init__()
@@ -173,7 +200,7 @@ class MLP(nn.Module):
 
 def norm(model: Model) -> nn.Module:
     if model.norm == "rmsnorm":
-        return nn.RMSNorm(model.hidden, eps=NORM_EPS)
+        return RMSNorm(model.hidden, eps=NORM_EPS)
     return nn.LayerNorm(model.hidden, eps=NORM_EPS)
 
 

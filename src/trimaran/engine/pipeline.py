@@ -1,4 +1,4 @@
-"""The pipeline: torch.distributed.pipelining's stages and schedules, with receive buffers only while they are needed."""
+"""The pipeline: torch.distributed.pipelining's stages and schedules, with receive buffers only while needed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -64,6 +64,15 @@ class LeanStage(PipelineStage):
         self.args_recv_info.release(bwd_chunk_id)
         if not self.is_last:
             self.grad_recv_info.release(bwd_chunk_id)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Zero-bubble schedules write .grad themselves and call no hook, but weights in bf16 wait for theirs."""
+        super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        for parameter in self.submod.parameters():
+            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
+            if hooks and parameter.grad is not None:
+                for hook in list(hooks.values()):
+                    hook(parameter)
 
 
 class Pipeline:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar with loss, speed and time left on a terminal, and the log lines everywhere."""
+"""What a person sees of a run: a bar with loss, speed and time left on a terminal; in a file, a whole log."""
 
 from types import TracebackType
 from typing import Self, TextIO
@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from trimaran.engine.records import Record
+from trimaran.engine.records import Record, argument_lines
 from trimaran.spec import Job
 
 
 class Progress:
     def __init__(self, job: Job, out: TextIO) -> None:
-        self.out = out
+        self.job, self.out = job, out
         self.bar = None
         if out.isatty():
             columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
@@ -23,6 +23,8 @@ class Progress:
     def __enter__(self) -> Self:
         if self.bar:
             self.bar.start()
+        else:
+            print("\n".join(argument_lines(self.job)), file=self.out, flush=True)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -54,6 +54,37 @@ def iteration_line(record: Record, formula: str) -> str:
     return " | ".join(fields) + " |"
 
 
+def argument_lines(job: Job) -> list[str]:
+    """The job in Megatron's dump of arguments, so that a log tells what its numbers belong to."""
+    model, layout = job.model, job.layout
+    arguments = {
+        "framework": job.trainer.name,
+        "num_layers": model.layers,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": model.ffn_hidden,
+        "num_attention_heads": model.heads,
+        "group_query_attention": model.kv_heads < model.heads,
+        "num_query_groups": model.kv_heads,
+        "swiglu": model.mlp == "swiglu",
+        "seq_length": model.seq_len,
+        "padded_vocab_size": model.vocab_rows(layout.tp),
+        "data_parallel_size": layout.dp,
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": layout.virtual_stages if layout.virtual_stages > 1 else None,
+        "sequence_parallel": layout.sequence_parallel,
+        "zero_stage": layout.zero,
+        "recompute_granularity": None if layout.recompute == "none" else layout.recompute,
+        "micro_batch_size": layout.micro_batch,
+        "global_batch_size": job.batch.size,
+        "world_size": layout.devices,
+        "bf16": job.precision == "bf16",
+        "fp16": job.precision == "fp16",
+        "optimizer": job.optimizer,
+    }
+    return [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]
+
+
 def json_line(record: Record) -> str:
     return json.dumps(asdict(record))
 

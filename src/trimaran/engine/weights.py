@@ -43,12 +43,13 @@ class Slot:
 
 
 class Weights:
-    """Of the pipeline stages this rank has. Made on the meta device, materialised here."""
+    """Of the pipeline stages this rank has: first shapes only (the meta device), then memory, then first values."""
 
-    def __init__(self, job: Job, world: World, stages: Sequence[int]) -> None:
-        self.job, self.world, self.stages = job, world, stages
+    def __init__(self, job: Job, world: World) -> None:
+        self.job, self.world = job, world
+        self.stages = range(world.pp_rank, job.layout.stages, job.layout.pp)
         with torch.device("meta"):
-            self.modules = [self._module(stage) for stage in stages]
+            self.modules = [self._module(stage) for stage in self.stages]
 
     def _module(self, number: int) -> Stage:
         job, count = self.job, self.job.layout.stages
@@ -57,7 +58,15 @@ class Weights:
         ends = {"first": number == 0, "last": number == count - 1}
         return Stage(job.model, self.world.tensor_axis, layers, recompute=job.layout.recompute, **ends)
 
-    def _slots(self, sharded: bool) -> list[tuple[Slot, nn.Parameter]]:
+    def materialise(self) -> None:
+        """Take the memory; values are whatever was there."""
+        for module in self.modules:
+            module.to_empty(device=self.world.device)
+        pairs = self._slots()
+        self.slots = [slot for slot, _ in pairs]
+        self.parameters = [parameter for _, parameter in pairs]
+
+    def _slots(self) -> list[tuple[Slot, nn.Parameter]]:
         """With the module's parameter beside each."""
         found = []
         tied_over_stages = self.job.model.tied_embeddings and self.job.layout.stages > 1
@@ -67,14 +76,15 @@ class Weights:
                 parameter = parameters.pop(tensor.name)
                 copy = tied_over_stages and tensor.name == "head.weight"
                 named = NamedTensor("embedding.word", tensor.shape, tensor.cut) if copy else tensor
-                found.append((Slot(named, self._value(parameter), copy, sharded), parameter))
+                found.append((Slot(named, self._value(parameter), copy, self.sharded), parameter))
             assert not parameters, f"cost.tensors does not know {list(parameters)}"
         return found
 
     def _value(self, parameter: nn.Parameter) -> nn.Parameter:
         raise NotImplementedError
 
-    def _initialise(self) -> None:
+    def initialise(self) -> None:
+        """First values, by the job's seed."""
         layout, world = self.job.layout, self.world
         for slot in self.slots:
             whole_rows = slot.tensor.local_shape(layout.tp)[0]
@@ -91,7 +101,9 @@ class Weights:
                 )
         self.publish()
 
+    sharded: bool  # over the replicas
     slots: list[Slot]
+    parameters: list[nn.Parameter]  # of the modules, one a slot
 
     def clear(self) -> None:
         """Before the first micro batch of a step."""
@@ -112,18 +124,19 @@ class Replicated(Weights):
     """Modules hold the weights in the compute precision; where that is not fp32, Slots are the fp32 originals, and
     gradients add up there."""
 
-    def __init__(self, job: Job, world: World, stages: Sequence[int]) -> None:
-        super().__init__(job, world, stages)
+    sharded = False
+
+    def __init__(self, job: Job, world: World) -> None:
+        super().__init__(job, world)
         self.dtype = COMPUTE_DTYPE[job.precision]
         for module in self.modules:
-            module.to(self.dtype).to_empty(device=world.device)
-        pairs = self._slots(sharded=False)
-        self.slots = [slot for slot, _ in pairs]
-        self.parameters = [parameter for _, parameter in pairs]
+            module.to(self.dtype)
+
+    def materialise(self) -> None:
+        super().materialise()
         if self.dtype != torch.float32:
-            for slot, parameter in pairs:
+            for slot, parameter in zip(self.slots, self.parameters, strict=True):
                 parameter.register_post_accumulate_grad_hook(_adder(slot.value))
-        self._initialise()
 
     def _value(self, parameter: nn.Parameter) -> nn.Parameter:
         same = parameter.dtype == torch.float32
@@ -144,8 +157,10 @@ class Sharded(Weights):
     them up after each use; 1 reduces gradients after the last micro batch, 2 and 3 after each. Under a pipeline PyTorch
     keeps weights and gradients whole until the last micro batch in any case."""
 
-    def __init__(self, job: Job, world: World, stages: Sequence[int]) -> None:
-        super().__init__(job, world, stages)
+    sharded = True
+
+    def __init__(self, job: Job, world: World) -> None:
+        super().__init__(job, world)
         assert world.mesh is not None
         policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[job.precision], reduce_dtype=torch.float32)
         options = {"mesh": world.mesh["dp"], "reshard_after_forward": job.layout.zero == 3, "mp_policy": policy}
@@ -153,15 +168,10 @@ class Sharded(Weights):
             for block in module.layers.values():
                 fully_shard(block, **options)
             fully_shard(module, **options)
-            module.to_empty(device=world.device)
             for part in module.modules():
                 if isinstance(part, FSDPModule):
                     part.set_gradient_divide_factor(1.0)  # sums; gloo cannot divide while it reduces
                     part.set_force_sum_reduction_for_comms(True)
-        pairs = self._slots(sharded=True)
-        self.slots = [slot for slot, _ in pairs]
-        self.parameters = [parameter for _, parameter in pairs]
-        self._initialise()
 
     def _value(self, parameter: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(parameter.detach().to_local())
@@ -175,7 +185,7 @@ class Sharded(Weights):
         last, zero = micro_batch == count - 1, self.job.layout.zero
         for module in self.modules:
             module.set_requires_gradient_sync(last or zero >= 2)
-            module.set_is_last_backward(last)
+            module.set_is_last_backward(last or zero >= 2)  # else FSDP2 keeps its last, largest buffer until then
             module.set_reshard_after_backward(last or zero == 3)
 
     def reduce(self) -> None:
@@ -183,9 +193,9 @@ class Sharded(Weights):
             slot.value.grad = parameter.grad.to_local()
 
 
-def weights(job: Job, world: World, stages: Sequence[int]) -> Weights:
+def weights(job: Job, world: World) -> Weights:
     sharded = job.layout.zero > 0 and job.layout.dp > 1
-    return Sharded(job, world, stages) if sharded else Replicated(job, world, stages)
+    return Sharded(job, world) if sharded else Replicated(job, world)
 
 
 def _adder(value: nn.Parameter):
@@ -208,7 +218,6 @@ def sum_over(tensors: Sequence[Tensor], group: object) -> None:
             continue
         flat = torch.cat([t.flatten() for t in bucket])
         dist.all_reduce(flat, group=group)
-        torch._foreach_copy_(
-            bucket, [part.view_as(t) for part, t in zip(flat.split([t.numel() for t in bucket]), bucket)]
-        )
+        parts = flat.split([t.numel() for t in bucket])
+        torch._foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
         bucket = []

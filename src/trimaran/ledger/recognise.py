@@ -101,4 +101,5 @@ def _lines(head: bytes, file: BinaryIO) -> Iterator[str]:
     rest = head[cut:] + file.readline()
     if rest:
         yield rest.decode("utf-8", errors="replace")
-    yield from io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+    with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
+        yield from text

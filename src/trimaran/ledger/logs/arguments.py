@@ -22,8 +22,8 @@ _WHOLE = {
 }
 _OTHERS = (
     "activations_checkpoint_method bf16 checkpoint_activations context_parallel_size deepspeed fp16 fp8 fp8_e4m3 "
-    "fp8_hybrid glu_activation group_query_attention num_experts num_key_value_heads num_query_groups optimizer "
-    "padded_vocab_size recompute_granularity sequence_parallel squared_relu swiglu use_bnb_optimizer "
+    "fp8_hybrid framework glu_activation group_query_attention num_experts num_key_value_heads num_query_groups "
+    "optimizer padded_vocab_size recompute_granularity sequence_parallel squared_relu swiglu use_bnb_optimizer "
     "use_distributed_optimizer virtual_pipeline_model_parallel_size vocab_size zero_stage"
 )
 KNOWN = frozenset(_WHOLE) | frozenset(_OTHERS.split())
@@ -100,8 +100,8 @@ def _virtual_stages(arguments: Mapping[str, str]) -> int | None:
 
 
 def _zero(arguments: Mapping[str, str]) -> int | None:
-    """DeepSpeed's stage; Megatron's own distributed optimizer shards what ZeRO 1 shards."""
-    if _truth(arguments, "deepspeed"):
+    """DeepSpeed's stage, or our own; Megatron's own distributed optimizer shards what ZeRO 1 shards."""
+    if _truth(arguments, "deepspeed") or ("deepspeed" not in arguments and "zero_stage" in arguments):
         stage = arguments.get("zero_stage", "").removesuffix(".0")
         return int(stage) if stage in ("0", "1", "2", "3") else None
     sharded = _truth(arguments, "use_distributed_optimizer")

@@ -218,12 +218,13 @@ class _MegatronReader(LogReader):
         arguments = self._arguments[run.ordinal]
         run.notes += remarks_of(arguments)
         deepspeed = "deepspeed" in arguments or any(sign in run.text for sign in _DEEPSPEED_SIGNS)
-        setup = setup_of(arguments).but(framework="megatron-deepspeed" if deepspeed else "megatron-lm")
+        framework = arguments.get("framework") or ("megatron-deepspeed" if deepspeed else "megatron-lm")
+        setup = setup_of(arguments).but(framework=framework)
         if setup.seq_len is None and run.text and not run.varying_length:
             setup = setup.but(seq_len=fields.tokens_per_sample(run.text, run.last_text))
         if run.varying_length:
             run.notes.append("A curriculum changes the sequence length: tokens per second are not known.")
-        return trial_of(run, self._file, setup, None if deepspeed else "model", several)
+        return trial_of(run, self._file, setup, None if framework == "megatron-deepspeed" else "model", several)
 
 
 def _is_repeated(run: Run, iteration: int, label: str, text: str) -> bool:

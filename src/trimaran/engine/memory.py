@@ -1,0 +1,180 @@
+"""The exact memory of one rank: its Trainer, whole steps of it, on fake tensors and in a process group of one that
+pretends to be all. Nothing is computed and nothing allocated, so any rank of any layout fits a laptop."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trimaran.cost.gemm import CPU_UNITS
+from trimaran.engine.tracker import OTHER, Tracker
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.weights import Weights, weights
+from trimaran.engine.world import World, arranged
+from trimaran.spec import Job
+
+PARTS = ("weights", "master", "gradients", "optimizer", "activations", "logits", "working", "inputs", "other")
+STEPS = 2  # the first makes the optimizer's states, the second is like all that follow
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank in a step that is not the first."""
+
+    rank: int
+    peak: int
+    parts: dict[str, int]  # at the moment of the peak, by the names in PARTS
+    own_peaks: dict[str, int]  # of each part by itself, whenever that was
+    micro_batches: int  # that were run: more would repeat what these showed
+
+
+def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda share: None) -> RankMemory:
+    """Of the steady state."""
+    count = enough_micro_batches(job)
+    shortened = job.model_copy(
+        update={"batch": job.batch.but(size=count * job.layout.dp * job.layout.micro_batch, ramp=None)}
+    )
+    with pretended_world(shortened, rank) as world:
+        held = weights(shortened, world)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            measured = Measured(shortened, world, held, progress)
+            for _ in range(STEPS):
+                measured.step()
+            tracker = measured.tracker
+    parts = {part: tracker.peak_parts.get(part, 0) for part in PARTS}
+    # Of all that is held only the batch itself grows with the micro batches left out.
+    more = parts["inputs"] * (job.micro_batches - count) // count
+    parts["inputs"] += more
+    return RankMemory(rank, tracker.peak + more, parts, {part: tracker.own_peaks[part] for part in PARTS}, count)
+
+
+def enough_micro_batches(job: Job) -> int:
+    """Of a step that shows the peak of the whole one. Once a pipeline is full it repeats one forward and one backward
+    pass, so two rounds of it beside filling and draining are enough; GPipe never fills. Without a pipeline there are
+    the first micro batch, those that add to its gradients, and the last, which reduces them."""
+    layout, count = job.layout, job.micro_batches
+    if layout.pp == 1:
+        return min(count, 3)
+    if layout.schedule == "gpipe":
+        return count
+    if layout.schedule == "interleaved":
+        rounds = max(1, count // layout.pp)
+        return count // rounds * min(rounds, 3)
+    return min(count, 2 * layout.pp + 2 if layout.schedule == "zero-bubble" else layout.pp + 2)
+
+
+@contextmanager
+def pretended_world(job: Job, rank: int) -> Iterator[World]:
+    layout, device = job.layout, torch.device("cpu")
+    if layout.devices == 1:
+        yield World(layout, device)
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.devices)
+    try:
+        yield arranged(layout, job.model.tied_embeddings, device, rank)
+    finally:
+        dist.destroy_process_group()
+
+
+class Measured:
+    """A Trainer under the eyes of a Tracker. With real weights it really trains."""
+
+    def __init__(
+        self, job: Job, world: World, held: Weights, progress: Callable[[float], None] = lambda share: None
+    ) -> None:
+        self.job, self.world, self.held = job, world, held
+        self.tracker = Unvalued()
+        with self.tracker:
+            held.materialise()
+            self.trainer = Trainer(job, world, held)
+            rows = job.layout.micro_batch * job.micro_batches
+            self.batch = zeros(job, rows)
+        if job.cluster.device.units >= CPU_UNITS:  # a GPU, where torch's Adam works on all tensors at once
+            for group in self.trainer.optimizer.param_groups:
+                group["foreach"] = not group["fused"]
+        self._forwards, self._progress = 0, progress
+        for module in held.modules:
+            self._watch(module)
+        fsdp = [part for module in held.modules for part in module.modules() if isinstance(part, FSDPModule)]
+        groups = [part._get_fsdp_state()._fsdp_param_group for part in fsdp]
+        self.sharded = [parameter for group in groups if group for parameter in group.fsdp_params]
+        self.tracker.label = self.label
+
+    def step(self) -> None:
+        tracker = self.tracker
+        with tracker:
+            self.label_states()
+            tracker.reset()
+            self.trainer.step(self.batch)
+
+    def label_states(self) -> None:
+        """Between steps. The order matters: fp32 weights are the optimizer's values too."""
+        name, optimizer = self.tracker.name, self.trainer.optimizer
+        name(self.batch.values(), "inputs")
+        name((slot.value for slot in self.held.slots), "master")
+        if not self.held.sharded:
+            name(self.held.parameters, "weights")
+        name(chain.from_iterable(parameter.all_gather_outputs for parameter in self.sharded), "weights")
+        name((state for states in optimizer.state.values() for state in states.values()), "optimizer")
+
+    def label(self) -> None:
+        self.tracker.name((grad for grad in self._gradients() if grad is not None), "gradients")
+
+    def _gradients(self) -> Iterator[Tensor | None]:
+        for slot, parameter in zip(self.held.slots, self.held.parameters, strict=True):
+            yield slot.value.grad
+            yield parameter.grad
+        for parameter in self.sharded:
+            yield parameter.unsharded_accumulated_grad
+            if hasattr(parameter, "_unsharded_param"):
+                yield parameter._unsharded_param.grad
+
+    def _watch(self, stage: nn.Module) -> None:
+        tracker, whole = self.tracker, self.job.micro_batches * len(self.held.modules) * STEPS
+
+        def begin(_: Any, args: tuple[Tensor, ...]) -> None:
+            tracker.name((given for given in args if given.is_floating_point()), "activations")  # what was received
+            tracker.making = "activations"
+
+        def end(*_: Any) -> None:
+            tracker.making = OTHER
+            self._forwards += 1
+            self._progress(self._forwards / whole)
+
+        stage.register_forward_pre_hook(begin)
+        stage.register_forward_hook(end)
+        compute = stage.loss
+
+        def loss(*args: Any) -> Tensor:
+            tracker.making = "logits"
+            return compute(*args)
+
+        stage.loss = loss
+
+
+class Unvalued(Tracker):
+    """Fake tensors have no values, and the few that are asked for (how many steps an optimizer made, whether a
+    pipeline's shapes are agreed upon) change no sizes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1.0
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def zeros(job: Job, rows: int) -> dict[str, Tensor]:
+    """A batch of the right shapes: see engine.batches."""
+    shape = (rows, job.model.seq_len)
+    whole = ["tokens", "targets"]
+    whole += ["documents", "positions"] if job.data.documents == "apart" else []
+    whole += ["prefix"] if job.model.objective == "prefix" else []
+    parts = {name: torch.zeros(shape, dtype=torch.int64) for name in whole}
+    return parts | {"token_weights": torch.ones(shape)}

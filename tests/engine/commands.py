@@ -1,0 +1,65 @@
+"""`trimaran train` as its own process: started, read line by line, and its ranks found."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+TRIMARAN = [sys.executable, "-m", "trimaran.cli.main"]
+ENVIRONMENT = {
+    key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RANK", "WORLD_SIZE", "MASTER_"))
+}
+LIMIT_SECONDS = 120
+
+
+def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> subprocess.Popen[str]:
+    """`limit`: words for the shell's ulimit, such as '-v 4000000'."""
+    command = [*TRIMARAN, "train", *arguments]
+    if limit:
+        command = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *command]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", **(environment or {})},
+    )
+
+
+def finished(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    process = train(*arguments, environment=environment, limit=limit)
+    out, err = process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode, out, err
+
+
+def until_iteration(process: subprocess.Popen[str], iteration: int) -> None:
+    """Read the log up to this iteration's line."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f" iteration {iteration:8d}/"):
+            return
+    raise AssertionError(f"the run ended before iteration {iteration}: {process.communicate()[1]}")
+
+
+def rank_pids(heartbeats: Path) -> list[int]:
+    return [json.loads(file.read_text())["pid"] for file in sorted(heartbeats.glob("rank-*.json"))]
+
+
+def gone_within(seconds: float, pid: int) -> bool:
+    """Whether the process ends in this time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)
+
+
+def losses(log: str) -> list[str]:
+    return [line.split("lm loss: ")[1].split(" |")[0] for line in log.splitlines() if "lm loss: " in line]

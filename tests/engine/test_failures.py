@@ -1,0 +1,132 @@
+"""When a run goes wrong: an exit code that says what, one sentence that says why, and no process left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.engine.commands import ENVIRONMENT, LIMIT_SECONDS, finished, gone_within, rank_pids, train, until_iteration
+
+ENDLESS = ("--steps", "100000")
+SOON = 20.0  # seconds; a hang would last for the ten minutes that ranks wait for each other
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    """Exit code and the lines on stderr."""
+    _, err = process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode, err.splitlines()
+
+
+@pytest.mark.parametrize("layout", ["layout.dp=2", "layout.pp=2", "layout.tp=2"])
+def test_a_killed_rank_ends_the_run_with_its_name(layout: str, tmp_path: Path) -> None:
+    process = train("tiny", "--set", layout, *ENDLESS, "--heartbeats", str(tmp_path))
+    until_iteration(process, 2)
+    pids = rank_pids(tmp_path)
+    os.kill(pids[1], signal.SIGKILL)
+    assert gone_within(SOON, process.pid)
+    code, said = ended(process)
+    assert code == 4
+    assert said == ["trimaran: Rank 1 was killed by SIGKILL (by hand, or by the kernel when memory ran out)."]
+    assert all(gone_within(0, pid) for pid in pids)
+
+
+def test_ranks_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    process = train("tiny", "--set", "layout.dp=2", *ENDLESS, "--heartbeats", str(tmp_path))
+    until_iteration(process, 2)
+    pids = rank_pids(tmp_path)
+    process.kill()
+    assert len(pids) == 2
+    assert all(gone_within(SOON, pid) for pid in pids)
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_stops_all_ranks_after_the_same_step(number: int, tmp_path: Path) -> None:
+    process = train("tiny", "--set", "layout.pp=2", *ENDLESS, "--heartbeats", str(tmp_path))
+    until_iteration(process, 3)
+    pids = rank_pids(tmp_path)
+    process.send_signal(number)
+    code, said = ended(process)
+    assert code == 5
+    assert len(said) == 1
+    assert said[0].startswith("trimaran: interrupted after iteration ")
+    assert all(gone_within(0, pid) for pid in pids)
+
+
+def test_out_of_memory_is_an_exit_code_of_its_own() -> None:
+    """The memory of the processes is limited for real; the allocator is refused."""
+    large = ("model.ffn_hidden=8192", "layout.micro_batch=512", "batch.size=1024", "layout.dp=2")
+    settings = [word for setting in large for word in ("--set", setting)]
+    code, _, err = finished("tiny", *settings, limit="-v 4000000")
+    assert code == 3
+    warning, reason = err.splitlines()
+    assert warning == "trimaran: warning: by the prediction this will run out of memory."
+    assert "is out of memory: " in reason
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        rank = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        code, _, err = finished("tiny", "--set", "layout.dp=2", environment=rank)
+    assert code == 4
+    assert len(err.splitlines()) == 1
+    assert f"port: {port}" in err
+
+
+def test_ranks_that_never_come_are_not_waited_for_longer_than_asked() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    rank = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    code, _, err = finished("tiny", "--set", "layout.dp=2", "--patience", "2", environment=rank)
+    assert code == 4
+    assert err.startswith("trimaran: Rank 0 waited in vain for the others:")
+    assert len(err.splitlines()) == 1
+
+
+MISTAKES = {
+    "no such job": (["tinny"], {}, "Did you mean 'tiny'?"),
+    "no such field": (["tiny", "--set", "layout.tpp=2"], {}, "did you mean layout.tp?"),
+    "impossible": (["tiny", "--set", "layout.tp=3"], {}, "heads 4 cannot be cut into tp 3 equal parts."),
+    "another machine": (["gpt-1b3-h200"], {}, "but this machine has cpu-"),
+    "too large": (["tiny", "--set", "model.hidden=65536"], {}, "GiB on a device for weights, gradients and optimizer"),
+    "no folder": (["tiny", "--metrics", "nowhere/m.jsonl"], {}, "there is no folder nowhere."),
+    "unequal world": (
+        ["tiny"],
+        {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"},
+        "3 processes were started, but dp x tp x pp = 1;",
+    ),
+    "no port": (["tiny"], {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, "MASTER_PORT is not set"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "environment", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_a_sentence_before_any_process_starts(
+    arguments: list[str],
+    environment: dict[str, str],
+    sentence: str,
+    trimaran: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in set(os.environ) - set(ENVIRONMENT):
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ran = trimaran("train", *arguments)
+    assert ran.code == 2
+    assert sentence in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_only_rank_0_says_a_mistake_of_all(trimaran: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"}.items():
+        monkeypatch.setenv(name, value)
+    ran = trimaran("train", "tiny")
+    assert (ran.code, ran.err) == (2, "")
