@@ -3,7 +3,7 @@
 Which samples a step gets depends on how many were consumed before, never on the layout.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ class Synthetic:
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         stream = np.random.Generator(np.random.Philox(key=[self.seed, number]))
-        documents = np.cumsum(stream.random(self.length) < 4 / self.length)
+        documents: Ints = np.cumsum(stream.random(self.length) < 4 / self.length)
         documents -= documents[0]
         count = documents[-1] + 1
         start, stride = stream.integers(0, self.vocab, count), stream.integers(1, 8, count)
@@ -48,7 +48,7 @@ def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, devi
     numbers = range(consumed + dp_rank * rows, consumed + (dp_rank + 1) * rows)
     samples = [source.sample(number) for number in numbers]
     tokens, documents = (np.stack([sample[i] for sample in samples]) for i in (0, 1))
-    parts = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+    parts: dict[str, npt.NDArray[Any]] = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
     weights = np.ones_like(parts["tokens"], dtype=np.float32)
     inputs = documents[:, :-1]
     if job.data.documents == "apart":
@@ -61,7 +61,12 @@ def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, devi
             inside = np.concatenate([parts["prefix"][:, 1:], np.zeros_like(parts["prefix"][:, :1])], axis=1)
             weights[(inside == 1) & (parts["prefix"] == 1)] = 0.0
     parts["token_weights"] = weights
-    return {name: torch.from_numpy(np.ascontiguousarray(part)).to(device) for name, part in parts.items()}
+    return {name: on_device(torch.from_numpy(np.ascontiguousarray(part)), device) for name, part in parts.items()}
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """From pinned memory, so that the copy waits for nothing that the GPU is doing."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def positions(documents: Ints) -> Ints:

@@ -35,17 +35,22 @@ class BufferOnDemand(dict[int, Any]):
         self.release(micro_batch)
 
     def provide(self, micro_batch: int, device: torch.device) -> None:
-        for info in self[micro_batch]:
-            if info.buffer is not None and info.buffer.is_meta:
-                info.buffer = torch.empty_like(info.buffer, device=device)
+        self._place(micro_batch, device)
 
     def release(self, micro_batch: int) -> None:
+        self._place(micro_batch, torch.device("meta"))
+
+    def _place(self, micro_batch: int, device: torch.device) -> None:
         for info in self[micro_batch]:
-            if getattr(info, "buffer", None) is not None:
-                info.buffer = info.buffer.detach().to("meta")
+            buffer = getattr(info, "buffer", None)  # the first stage's tokens have none
+            if buffer is not None and buffer.device.type != device.type:
+                info.buffer = torch.empty_like(buffer, device=device, requires_grad=buffer.requires_grad)
 
 
 class LeanStage(PipelineStage):
+    args_recv_info: Any
+    grad_recv_info: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.args_recv_info, self.grad_recv_info = BufferOnDemand(), BufferOnDemand()
@@ -81,7 +86,8 @@ class Pipeline:
 
     def __init__(self, job: Job, world: World, modules: Sequence[Stage], stages: Sequence[int]) -> None:
         self.job, self.world, self.modules, self.stages = job, world, modules, stages
-        self.count, self.schedule = 0, None
+        self.count = 0
+        self.schedule: Any = None
 
     def run(self, batch: dict[str, Tensor]) -> Tensor:
         """Forward and backward of all micro batches; the sum of their losses where this rank has the last stage."""

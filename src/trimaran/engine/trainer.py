@@ -41,7 +41,7 @@ class Trainer:
         self.weights.reduce()
         complete(self.weights.slots, self.world)
         # Tensor ranks of the last stage have the same loss, the others none.
-        sums = [loss / self.job.layout.tp, torch.tensor(float(stop), device=self.world.device)]
+        sums = [loss / self.job.layout.tp, torch.full_like(loss, float(stop))]
         norm, loss, stops = norm_and_sums(self.weights.slots, sums, self.world)
         if self.job.recipe.clip is not None:
             clip(self.weights.slots, norm, self.job.recipe.clip)
