@@ -2,7 +2,23 @@
 
 from hypothesis import strategies as st
 
-from trimaran.spec import Batch, Data, Job, Layout, Model, Outcome, Ramp, Recipe, Setup, Source, Trial, presets
+from trimaran.spec import (
+    Batch,
+    Data,
+    Job,
+    Layout,
+    LossScale,
+    Model,
+    Outcome,
+    Ramp,
+    Recipe,
+    Saving,
+    Setup,
+    Source,
+    Trial,
+    Validation,
+    presets,
+)
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
 positive = st.floats(1e-3, 1e9, allow_nan=False)
@@ -33,14 +49,28 @@ def models(draw: st.DrawFn, tp: int = 1) -> Model:
     )
 
 
+scales = st.builds(LossScale, initial=st.floats(1, 1e9), window=st.integers(1, 5000), minimum=st.floats(0.1, 1.0))
 recipes = st.builds(
     Recipe,
     learning_rate=positive,
+    warmup_samples=st.integers(0, 1000),
+    schedule=st.sampled_from(["constant", "linear", "cosine"]),
+    decay_samples=st.none() | st.integers(1000, 10**9),
+    undecayed=st.sets(st.sampled_from(["norms", "biases", "embeddings"])).map(lambda names: tuple(sorted(names))),
+    loss_scale=scales,
     betas=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
     eps=positive,
     weight_decay=st.just(0.0) | positive,
     clip=st.none() | positive,
 )
+savings = st.builds(
+    Saving,
+    folder=st.none() | names,
+    every=st.none() | st.integers(1, 100),
+    minutes=st.none() | positive,
+    asynchronous=st.booleans(),
+)
+validations = st.builds(Validation, every=st.none() | st.integers(1, 100), samples=st.integers(1, 100))
 data = st.builds(
     Data,
     source=names,
@@ -70,6 +100,8 @@ def jobs(draw: st.DrawFn) -> Job:
         batch=Batch(size=size + steps * unit, ramp=ramp),
         precision="fp32",
         recipe=draw(recipes),
+        saving=draw(savings),
+        validation=draw(validations),
         data=draw(data),
         seed=draw(st.integers(0, 2**32)),
         environment=draw(st.dictionaries(names, names, max_size=2)),

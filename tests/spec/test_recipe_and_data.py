@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from tests.spec.nouns import jobs
 from trimaran.spec import Data, Job, Mistake, Recipe, presets
+from trimaran.spec.files import load_job
 
 
 def test_the_recipe_is_gpt3s_unless_stated() -> None:
@@ -72,3 +73,32 @@ def test_a_job_written_when_data_was_a_string_is_still_read(job: Job) -> None:
 def test_llama_3_turns_slower(name: str) -> None:
     """rope_theta in Meta's params.json of Llama 3; RoFormer (arXiv 2104.09864) has 10000."""
     assert presets.model(name).rotary_base == (500_000 if name.startswith("llama3") else 10_000)
+
+
+def test_the_learning_rate_rises_falls_and_stays() -> None:
+    """Against hand-computed values of the usual curves: warm-up to 100 samples, down to a tenth at 300."""
+    shape = {"learning_rate": 1.0, "minimum_learning_rate": 0.1, "warmup_samples": 100, "decay_samples": 300}
+    curves = {
+        "constant": {50: 0.5, 100: 1.0, 200: 1.0, 1000: 1.0},
+        "linear": {50: 0.5, 100: 1.0, 200: 0.55, 250: 0.325, 300: 0.1, 1000: 0.1},
+        "cosine": {50: 0.5, 100: 1.0, 200: 0.55, 250: 0.1 + 0.9 * 0.146446609, 300: 0.1, 1000: 0.1},
+    }
+    for schedule, points in curves.items():
+        recipe = Recipe(**shape, schedule=schedule)
+        assert {samples: recipe.rate_at(samples, 10**6) for samples in points} == pytest.approx(points)
+
+
+def test_the_learning_rate_falls_over_the_whole_job_unless_stated() -> None:
+    recipe = Recipe(learning_rate=1.0, schedule="linear")
+    assert [recipe.rate_at(samples, 400) for samples in (0, 100, 400)] == [1.0, 0.75, 0.0]
+
+
+def test_a_jobs_samples_count_its_ramp_up() -> None:
+    """Batches of 4, 4, 6, 6, 6, 8 and on: Megatron's rule, added up by a plain loop."""
+    job = load_job("tiny")
+    ramped = job.but(batch={"size": 8, "ramp": {"start": 4, "increment": 2, "samples": 20}}, steps=9, layout={})
+    consumed = 0
+    for _ in range(9):
+        consumed += ramped.batch.size_after(consumed)
+    assert ramped.samples == consumed
+    assert job.samples == 20 * 16

@@ -12,7 +12,8 @@ from trimaran.spec.job import Job
 from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.mistake import Mistake
 from trimaran.spec.model import Model
-from trimaran.spec.recipe import Recipe
+from trimaran.spec.recipe import LossScale, Recipe
+from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.setup import Setup
 from trimaran.spec.trainer import Trainer
 from trimaran.spec.trial import Outcome, Source, Trial
@@ -25,14 +26,17 @@ __all__ = [
     "Job",
     "Layout",
     "Link",
+    "LossScale",
     "Mistake",
     "Model",
     "Outcome",
     "Ramp",
     "Recipe",
+    "Saving",
     "Setup",
     "Source",
     "Trainer",
     "Trial",
+    "Validation",
     "stage_layers",
 ]

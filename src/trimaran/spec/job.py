@@ -11,6 +11,7 @@ from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.model import Model
 from trimaran.spec.noun import Noun
 from trimaran.spec.recipe import Recipe
+from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.trainer import Optimizer, Trainer
 
 
@@ -25,6 +26,8 @@ class Job(Noun):
     optimizer: Optimizer = "adam"
     recipe: Recipe = Recipe()
     data: Data = Data()
+    saving: Saving = Saving()
+    validation: Validation = Validation()
     steps: PositiveInt = 10
     seed: NonNegativeInt = 1234
     environment: dict[str, str] = Field(default_factory=dict)
@@ -44,6 +47,14 @@ class Job(Noun):
     def micro_batches(self) -> int:
         """Micro batches per replica in one full step."""
         return self.batch.size // (self.layout.dp * self.layout.micro_batch)
+
+    @property
+    def samples(self) -> int:
+        """Consumed by all steps, those of the ramp-up included."""
+        consumed, left = 0, self.steps
+        while left and self.batch.size_after(consumed) < self.batch.size:
+            consumed, left = consumed + self.batch.size_after(consumed), left - 1
+        return consumed + left * self.batch.size
 
     @property
     def stage_layers(self) -> tuple[int, ...]:

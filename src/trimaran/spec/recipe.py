@@ -1,19 +1,74 @@
-"""Recipe: how the weights are moved. Adam's own numbers; which Adam it is, is the Job's `optimizer`."""
+"""Recipe: how the weights are moved. Adam's own numbers and how the learning rate goes; which Adam it is, is the Job's
+`optimizer`."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from trimaran.spec.noun import Noun
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+class LossScale(Noun):
+    """Of fp16: gradients are multiplied by it, because small ones would become zero. It halves when they overflow."""
+
+    initial: PositiveFloat = 2.0**16
+    window: PositiveInt = Field(1000, description="Good steps in a row after which it doubles.")
+    hysteresis: PositiveInt = Field(2, description="Overflows before it halves; a doubling grants them anew.")
+    minimum: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _above_minimum(self) -> Self:
+        if self.initial < self.minimum:
+            raise ValueError(
+                f"the loss scale starts at {self.initial:g}, below its minimum {self.minimum:g};"
+                f" the nearest that works: initial {self.minimum:g}."
+            )
+        return self
+
+
 class Recipe(Noun):
     """The defaults are GPT-3's (arXiv 2005.14165, appendix B), the learning rate that of its 350M model (table 2.1)."""
 
-    learning_rate: PositiveFloat = 3e-4
+    learning_rate: PositiveFloat = Field(3e-4, description="The highest, reached after the warm-up.")
+    warmup_samples: NonNegativeInt = Field(0, description="Samples over which the learning rate rises from zero.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="How it falls after the warm-up.")
+    decay_samples: PositiveInt | None = Field(
+        None, description="Samples after which it has fallen, warm-up included; None: those of the whole job."
+    )
+    minimum_learning_rate: NonNegativeFloat = Field(0.0, description="Where it falls to.")
     betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="How much of both moments a step keeps.")
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
+    undecayed: tuple[Literal["norms", "biases", "embeddings"], ...] = Field(
+        ("norms", "biases"), description="What is left out of weight decay."
+    )
     clip: PositiveFloat | None = Field(1.0, description="Largest norm of the whole gradient; None: not clipped.")
+    loss_scale: LossScale = Field(LossScale(), description="For fp16.")
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        if self.minimum_learning_rate > self.learning_rate:
+            raise ValueError(
+                f"the minimum learning rate {self.minimum_learning_rate:g} is above the highest,"
+                f" {self.learning_rate:g}; the nearest that works: minimum_learning_rate {self.learning_rate:g}."
+            )
+        if self.decay_samples is not None and self.decay_samples < self.warmup_samples:
+            raise ValueError(
+                f"the learning rate would have fallen after {self.decay_samples} samples, but rises for"
+                f" {self.warmup_samples}; the nearest that works: decay_samples {self.warmup_samples}."
+            )
+        return self
+
+    def rate_at(self, samples: int, all_samples: int) -> float:
+        """The learning rate of the step that ends after so many samples, in a job of all_samples."""
+        if samples < self.warmup_samples:
+            return self.learning_rate * samples / self.warmup_samples
+        end = self.decay_samples or all_samples
+        if self.schedule == "constant":
+            return self.learning_rate
+        done = min(1.0, (samples - self.warmup_samples) / max(1, end - self.warmup_samples))
+        left = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.minimum_learning_rate + left * (self.learning_rate - self.minimum_learning_rate)
