@@ -103,6 +103,11 @@ MISTAKES = {
         {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"},
         "3 processes were started, but dp x tp x pp = 1;",
     ),
+    "no such host": (
+        ["tiny", "--set", "layout.dp=2"],
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "1234"},
+        "but this machine knows no host of that name; set MASTER_ADDR",
+    ),
     "no port": (["tiny"], {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, "MASTER_PORT is not set"),
 }
 

@@ -41,6 +41,7 @@ def train(
         if is_first(os.environ):
             announce(asked)
         need_torch("trimaran train")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
         from trimaran.engine.launch import run
         from trimaran.engine.run import Options
 

@@ -1,6 +1,7 @@
 """Whether this process is one of many that torchrun or SLURM started, and where those meet. Imports no torch."""
 
 import re
+import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +41,20 @@ def meeting(environment: Mapping[str, str], devices: int) -> Meeting | None:
             f"{place.world} processes were started, but dp x tp x pp = {devices};"
             f" start {devices}, or change the layout so that it has {place.world} devices."
         )
+    if place is not None and place.world > 1:
+        _check_host(place.host)
     return place
+
+
+def _check_host(name: str) -> None:
+    """PyTorch would try to find it for as long as its patience lasts."""
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        raise Mistake(
+            f"The ranks should meet on {name}, but this machine knows no host of that name;"
+            " set MASTER_ADDR to the address of the first one."
+        ) from None
 
 
 def is_first(environment: Mapping[str, str]) -> bool:
