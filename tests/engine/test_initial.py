@@ -23,7 +23,10 @@ def part(
     shape = tensor.local_shape(tp)
     begin, end, _ = rows.indices(shape[0])
     local = torch.full((end - begin, *shape[1:]), torch.nan)
-    initial.fill(local, tensor, model, seed, tp=tp, tp_rank=tp_rank, first_row=begin)
+    offsets = [begin, *[0] * (len(shape) - 1)]
+    if tensor.cut is not None:
+        offsets[tensor.cut] += tp_rank * shape[tensor.cut]
+    initial.fill(local, tensor, offsets, model, seed)
     return local
 
 

@@ -195,5 +195,7 @@ def rank_logits(rank: int, model: Model, ranks: int, tokens: Tensor) -> Tensor:
     parameters = dict(stage.named_parameters())
     with torch.no_grad():
         for tensor in stage_tensors(model, Layout(tp=ranks), 0):
-            fill(parameters[tensor.name], tensor, model, seed=0, tp=ranks, tp_rank=rank, first_row=0)
+            local = parameters[tensor.name]
+            offsets = [size * rank if dim == tensor.cut else 0 for dim, size in enumerate(local.shape)]
+            fill(local, tensor, offsets, model, seed=0)
         return stage.logits(stage.activations(tokens, tokens))

@@ -14,6 +14,7 @@ from trimaran.cli.fit import fit
 from trimaran.cli.flops import flops
 from trimaran.cli.importing import import_
 from trimaran.cli.learn import learn
+from trimaran.cli.memory import memory
 from trimaran.cli.plan import plan
 from trimaran.cli.predicting import predict, score
 from trimaran.cli.presets import presets
@@ -24,7 +25,6 @@ from trimaran.cli.train import train
 
 app = typer.Typer(
     name="trimaran",
-    help="Find the fastest data × tensor × pipeline layout for training a large language model, prove it, train on it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -36,6 +36,7 @@ app.command("plan")(plan)
 app.command("ramp")(ramp)
 app.command("estimate")(estimate)
 app.command("explain")(explain)
+app.command("memory")(memory)
 app.command("shape")(shape)
 app.command("train")(train)
 app.command("fit")(fit)

@@ -46,6 +46,10 @@ class Columns:
     devices_per_node: Any
     precision: Precision = "bf16"
     optimizer: str = "adam"
+    # what only our engine's memory asks for
+    rotary: Any = False
+    embedding_norm: Any = False
+    bias_heads: Any = 0.0  # of an attention mask that is added to the scores: ALiBi has one for each head
     slowdown: Any = 1.0  # of a recorded condition, such as a network fault that was mended later
 
     @property
@@ -87,6 +91,9 @@ def of_model(model: Model) -> dict[str, Any]:
         "seq": model.seq_len,
         "matrices": 3 if model.mlp == "swiglu" else 2,
         "tied": model.tied_embeddings,
+        "rotary": model.position == "rotary",
+        "embedding_norm": model.embedding_norm,
+        "bias_heads": model.heads if model.position == "alibi" else 0,
     }
 
 

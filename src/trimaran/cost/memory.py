@@ -10,6 +10,8 @@ import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
 from trimaran.cost.constants import Constants, constants_of
+from trimaran.cost.engine_memory import engine_parts
+from trimaran.cost.gemm import CPU_UNITS
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
 
@@ -73,6 +75,8 @@ def needed_gib(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | No
 
 def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: Constants | None = None) -> StageMemory:
     """`stage`: first, middle or last; with one stage, first is last too."""
+    if trainer.exact_memory and trainer.attention == "flash":  # with another attention it is some other software
+        return engine_memory(c, cluster, trainer, stage)
     parameters = stage_parameters(c, stage)
     compute = COMPUTE_BYTES[c.precision]
     whole, shard = np.ones_like(parameters * c.dp, dtype=float), c.dp
@@ -100,6 +104,22 @@ def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: 
         buffers=trainer.buffers_gib * k.buffer_share * GIB,
         context=cluster.context_gib * GIB,
         slack=(activations + working + logits) * cluster.slack,
+    )
+
+
+def engine_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, depth: Any = None) -> StageMemory:
+    """Of our own trainer, whose tensors are all known; the learned shares are of others. `depth`: see engine_parts."""
+    parts = engine_parts(c, stage, cluster.device.units >= CPU_UNITS, depth)
+    return StageMemory(
+        weights=parts.weights,
+        gradients=parts.gradients,
+        optimizer=parts.optimizer,
+        activations=parts.activations,
+        working=parts.working,
+        logits=parts.logits,
+        buffers=parts.update + trainer.buffers_gib * GIB,
+        context=cluster.context_gib * GIB,
+        slack=(parts.activations + parts.working + parts.logits) * cluster.slack,
     )
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from trimaran.spec import Layout, Model
 from trimaran.spec.layout import stage_layers
 
+VOCABULARY = ("embedding.word", "head.weight")  # the tensors with padded rows
+
 
 @dataclass(frozen=True)
 class NamedTensor:

@@ -7,7 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from trimaran.engine.weights import Slot, sum_over
+from trimaran.engine.reduction import sum_over
+from trimaran.engine.weights import Slot
 from trimaran.engine.world import World
 
 

@@ -5,6 +5,7 @@ Every block of rows has a random stream of its own, so a rank makes only the row
 
 import hashlib
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,27 +13,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trimaran.cost.tensors import NamedTensor
+from trimaran.cost.tensors import VOCABULARY, NamedTensor
 from trimaran.spec import Model
 
 STD = 0.02  # GPT-2's, and Megatron's default
 BLOCK_NUMBERS = 2**20  # drawn from one stream
 
 
-def fill(local: Tensor, tensor: NamedTensor, model: Model, seed: int, *, tp: int, tp_rank: int, first_row: int) -> None:
-    """Write a rank's part of a tensor: `local` is rows first_row.. of tensor rank tp_rank's part."""
+def fill(local: Tensor, tensor: NamedTensor, offsets: Sequence[int], model: Model, seed: int) -> None:
+    """Write a rank's part of a tensor, which begins at these offsets of the whole."""
     kind = tensor.name.rsplit(".", 2)[-2:]
     if "norm" in kind[0] or kind[-1] == "bias":
         local.fill_(0.0 if kind[-1] == "bias" else 1.0)
         return
-    rows, columns = tensor.shape
-    if tensor.cut == 0:
-        first_row += tp_rank * (rows // tp)
-    values = normal_rows(tensor.name, columns, seed, first_row, first_row + local.shape[0]) * std(tensor.name, model)
-    if tensor.cut == 1:
-        values = np.split(values, tp, axis=1)[tp_rank]
-    if tensor.name in ("embedding.word", "head.weight"):
-        values[max(0, model.vocab - first_row) :] = 0.0  # padding is never looked up and has no logits
+    (row, column), (rows, columns) = offsets, local.shape
+    values = normal_rows(tensor.name, tensor.shape[1], seed, row, row + rows)[:, column : column + columns]
+    values *= std(tensor.name, model)
+    if tensor.name in VOCABULARY:
+        values[max(0, model.vocab - row) :] = 0.0  # padding is never looked up and has no logits
     local.copy_(torch.from_numpy(np.ascontiguousarray(values)))
 
 

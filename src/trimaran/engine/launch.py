@@ -68,7 +68,7 @@ class Launch:
         deadline = float("inf")
         while running and time.monotonic() < deadline:
             for sentinel in wait(list(running), timeout=min(deadline - time.monotonic(), 3600.0)):
-                failures += self._ending(running.pop(sentinel))  # type: ignore[call-overload]
+                failures += self._ending(running.pop(int(sentinel)))  # type: ignore[arg-type]
             if any(not failure.follows for failure in failures):
                 break
             if failures:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -45,7 +45,7 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
     with pretended_world(shortened, rank) as world:
         held = weights(shortened, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            measured = Measured(shortened, world, held, progress)
+            measured = Measured(shortened, world, held, Unvalued(), progress)
             for _ in range(STEPS):
                 measured.step()
             tracker = measured.tracker
@@ -65,10 +65,10 @@ def enough_micro_batches(job: Job) -> int:
         return min(count, 3)
     if layout.schedule == "gpipe":
         return count
-    if layout.schedule == "interleaved":
-        rounds = max(1, count // layout.pp)
-        return count // rounds * min(rounds, 3)
-    return min(count, 2 * layout.pp + 2 if layout.schedule == "zero-bubble" else layout.pp + 2)
+    if layout.schedule == "1f1b":
+        return min(count, layout.pp + 2)
+    rounds = max(1, count // layout.pp)  # which must be equal
+    return count // rounds * min(rounds, 4)
 
 
 @contextmanager
@@ -85,14 +85,18 @@ def pretended_world(job: Job, rank: int) -> Iterator[World]:
 
 
 class Measured:
-    """A Trainer under the eyes of a Tracker. With real weights it really trains."""
+    """A Trainer under the eyes of a Tracker, on fake or on real tensors."""
 
     def __init__(
-        self, job: Job, world: World, held: Weights, progress: Callable[[float], None] = lambda share: None
+        self,
+        job: Job,
+        world: World,
+        held: Weights,
+        tracker: Tracker,
+        progress: Callable[[float], None] = lambda share: None,
     ) -> None:
-        self.job, self.world, self.held = job, world, held
-        self.tracker = Unvalued()
-        with self.tracker:
+        self.job, self.world, self.held, self.tracker = job, world, held, tracker
+        with tracker:
             held.materialise()
             self.trainer = Trainer(job, world, held)
             rows = job.layout.micro_batch * job.micro_batches
@@ -126,18 +130,20 @@ class Measured:
         name((state for states in optimizer.state.values() for state in states.values()), "optimizer")
 
     def label(self) -> None:
-        self.tracker.name((grad for grad in self._gradients() if grad is not None), "gradients")
+        """Gradients add up in fp32; what a backward pass makes in another precision lives for a moment."""
+        found = (grad for grad in self._gradients() if grad is not None and grad.dtype == torch.float32)
+        self.tracker.name(found, "gradients")
 
     def _gradients(self) -> Iterator[Tensor | None]:
         for slot, parameter in zip(self.held.slots, self.held.parameters, strict=True):
             yield slot.value.grad
             yield parameter.grad
-        for parameter in self.sharded:
-            yield parameter.unsharded_accumulated_grad
-            if hasattr(parameter, "_unsharded_param"):
-                yield parameter._unsharded_param.grad
+        for gathered in self.sharded:
+            yield gathered.unsharded_accumulated_grad
+            if hasattr(gathered, "_unsharded_param"):
+                yield gathered._unsharded_param.grad
 
-    def _watch(self, stage: nn.Module) -> None:
+    def _watch(self, stage: Any) -> None:
         tracker, whole = self.tracker, self.job.micro_batches * len(self.held.modules) * STEPS
 
         def begin(_: Any, args: tuple[Tensor, ...]) -> None:

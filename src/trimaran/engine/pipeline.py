@@ -1,6 +1,6 @@
 """The pipeline: torch.distributed.pipelining's stages and schedules, with receive buffers only while needed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +14,7 @@ from torch.distributed.pipelining import (
 )
 
 from trimaran.engine.model import Stage
-from trimaran.engine.weights import COMPUTE_DTYPE
-from trimaran.engine.world import World
-from trimaran.spec import Job
+from trimaran.engine.weights import COMPUTE_DTYPE, Weights
 
 SCHEDULES = {
     "gpipe": ScheduleGPipe,
@@ -51,8 +49,10 @@ class LeanStage(PipelineStage):
     args_recv_info: Any
     grad_recv_info: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, after_weights: Callable[[], None], **kwargs: Any) -> None:
+        """`after_weights` is called when a zero-bubble schedule has written gradients, which calls no hook."""
         super().__init__(*args, **kwargs)
+        self.after_weights = after_weights
         self.args_recv_info, self.grad_recv_info = BufferOnDemand(), BufferOnDemand()
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
@@ -71,21 +71,16 @@ class LeanStage(PipelineStage):
             self.grad_recv_info.release(bwd_chunk_id)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        """Zero-bubble schedules write .grad themselves and call no hook, but weights in bf16 wait for theirs."""
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
-        for parameter in self.submod.parameters():
-            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
-            if hooks and parameter.grad is not None:
-                for hook in list(hooks.values()):
-                    hook(parameter)
+        self.after_weights()
 
 
 class Pipeline:
     """Runs the micro batches of a step through this rank's stages. The schedule is made anew when their number changes,
     as it does in a batch-size ramp-up."""
 
-    def __init__(self, job: Job, world: World, modules: Sequence[Stage], stages: Sequence[int]) -> None:
-        self.job, self.world, self.modules, self.stages = job, world, modules, stages
+    def __init__(self, weights: Weights) -> None:
+        self.weights, self.job, self.world, self.stages = weights, weights.job, weights.world, weights.stages
         self.count = 0
         self.schedule: Any = None
 
@@ -105,7 +100,7 @@ class Pipeline:
         return torch.stack(losses).sum() if last else torch.zeros((), device=self.world.device)
 
     def _schedule(self, count: int) -> Any:
-        stages = [self._stage(number, module) for number, module in zip(self.stages, self.modules, strict=True)]
+        stages = [self._stage(number, module) for number, module in zip(self.stages, self.weights.modules, strict=True)]
         kind = SCHEDULES[self.job.layout.schedule]
         several = self.job.layout.schedule in ("interleaved", "zero-bubble")
         return kind(stages if several else stages[0], count, loss_fn=lambda loss, _: loss, scale_grads=False)
@@ -128,4 +123,5 @@ class Pipeline:
             input_args=(given,),
             output_args=(loss if last else between,),
             group=self.world.group("pp"),
+            after_weights=self.weights.collect,
         )

@@ -58,7 +58,7 @@ class Tracker(TorchDispatchMode):
     def see(self, tensor: Tensor) -> Held | None:
         """The record of a tensor's storage, made at its first sight."""
         if isinstance(tensor, DTensor):
-            tensor = tensor.to_local() if not tensor.requires_grad else tensor.detach().to_local()
+            tensor = tensor._local_tensor
         if tensor.device.type == "meta":
             return None
         storage = tensor.untyped_storage()

@@ -30,7 +30,7 @@ class Trainer:
         if held is None:
             self.weights.materialise()
             self.weights.initialise()
-        self.pipeline = Pipeline(job, world, self.weights.modules, self.weights.stages) if job.layout.pp > 1 else None
+        self.pipeline = Pipeline(self.weights) if job.layout.pp > 1 else None
         self.optimizer = optimizer(job, self.weights.slots)
 
     def step(self, batch: dict[str, Tensor], stop: bool = False) -> Step:

@@ -4,22 +4,22 @@ Both give the optimizer the same thing: Slots, this rank's fp32 values with thei
 not means: the loss is divided by the tokens of the whole batch before.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from trimaran.cost.tensors import NamedTensor, stage_tensors
 from trimaran.engine.initial import fill
 from trimaran.engine.model import Stage
+from trimaran.engine.reduction import Reduction
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
 COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
-BUCKET_NUMBERS = 2**23  # gradients reduced together: 32 MiB in fp32
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,16 @@ class Slot:
     def gradient(self) -> Tensor:
         assert self.value.grad is not None, f"{self.tensor.name} has no gradient"
         return self.value.grad
+
+    def offsets(self, world: World) -> tuple[int, ...]:
+        """Where this part begins in the whole tensor."""
+        tensor, layout = self.tensor, world.layout
+        begins = [0] * len(tensor.shape)
+        if self.sharded:  # FSDP2 gives every replica equal rows, the last ones what is left
+            begins[0] = -(-tensor.local_shape(layout.tp)[0] // layout.dp) * world.dp_rank
+        if tensor.cut is not None:
+            begins[tensor.cut] += tensor.shape[tensor.cut] // layout.tp * world.tp_rank
+        return tuple(begins)
 
     def replicas(self, world: World) -> int:
         """Ranks of a stage that hold the same numbers."""
@@ -85,25 +95,14 @@ class Weights:
 
     def initialise(self) -> None:
         """First values, by the job's seed."""
-        layout, world = self.job.layout, self.world
-        for slot in self.slots:
-            whole_rows = slot.tensor.local_shape(layout.tp)[0]
-            first_row = -(-whole_rows // layout.dp) * world.dp_rank if slot.sharded else 0
-            with torch.no_grad():
-                fill(
-                    slot.value,
-                    slot.tensor,
-                    self.job.model,
-                    self.job.seed,
-                    tp=layout.tp,
-                    tp_rank=world.tp_rank,
-                    first_row=first_row,
-                )
+        with torch.no_grad():
+            for slot in self.slots:
+                fill(slot.value, slot.tensor, slot.offsets(self.world), self.job.model, self.job.seed)
         self.publish()
 
     sharded: bool  # over the replicas
     slots: list[Slot]
-    parameters: list[nn.Parameter]  # of the modules, one a slot
+    parameters: list[Any]  # of the modules, one a slot; where sharded, DTensors
 
     def clear(self) -> None:
         """Before the first micro batch of a step."""
@@ -112,6 +111,9 @@ class Weights:
 
     def before(self, micro_batch: int, count: int) -> None:
         """Before each micro batch, where there is no pipeline (which has its own order)."""
+
+    def collect(self) -> None:
+        """After a backward pass that called no hooks, as a zero-bubble schedule's second half does."""
 
     def reduce(self) -> None:
         """After the last micro batch: every slot's gradient is the sum over the replicas."""
@@ -134,17 +136,42 @@ class Replicated(Weights):
 
     def materialise(self) -> None:
         super().materialise()
+        for slot, parameter in zip(self.slots, self.parameters, strict=True):
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, slot))
+        self.reduction = Reduction(self.world.group("dp")) if self.world.layout.dp > 1 else None
+        self.is_last = False  # of the micro batches: what arrives now is complete
+
+    def _arrived(self, slot: Slot, parameter: Tensor) -> None:
+        """A parameter has its gradient of one micro batch."""
         if self.dtype != torch.float32:
-            for slot, parameter in zip(self.slots, self.parameters, strict=True):
-                parameter.register_post_accumulate_grad_hook(_adder(slot.value))
+            assert parameter.grad is not None
+            if slot.value.grad is None:
+                slot.value.grad = parameter.grad.float()
+            else:
+                slot.value.grad.add_(parameter.grad)
+            parameter.grad = None
+        if self.is_last and self.reduction:
+            self.reduction.add(slot.gradient)
+
+    def collect(self) -> None:
+        for slot, parameter in zip(self.slots, self.parameters, strict=True):
+            if self.dtype != torch.float32 and parameter.grad is not None:
+                self._arrived(slot, parameter)
+
+    def before(self, micro_batch: int, count: int) -> None:
+        self.is_last = micro_batch == count - 1
 
     def _value(self, parameter: nn.Parameter) -> nn.Parameter:
         same = parameter.dtype == torch.float32
         return parameter if same else nn.Parameter(torch.empty_like(parameter, dtype=torch.float32))
 
     def reduce(self) -> None:
-        if self.world.layout.dp > 1:
-            sum_over([slot.gradient for slot in self.slots], self.world.group("dp"))
+        if self.reduction:
+            if not self.is_last:  # under a pipeline nothing was sent on the way
+                for slot in self.slots:
+                    self.reduction.add(slot.gradient)
+            self.reduction.finish()
+        self.is_last = False
 
     def publish(self) -> None:
         if self.dtype != torch.float32:
@@ -163,7 +190,11 @@ class Sharded(Weights):
         super().__init__(job, world)
         assert world.mesh is not None
         policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[job.precision], reduce_dtype=torch.float32)
-        options = {"mesh": world.mesh["dp"], "reshard_after_forward": job.layout.zero == 3, "mp_policy": policy}
+        options: dict[str, Any] = {
+            "mesh": world.mesh["dp"],
+            "reshard_after_forward": job.layout.zero == 3,
+            "mp_policy": policy,
+        }
         for module in self.modules:
             for block in module.layers.values():
                 fully_shard(block, **options)
@@ -173,7 +204,7 @@ class Sharded(Weights):
                     part.set_gradient_divide_factor(1.0)  # sums; gloo cannot divide while it reduces
                     part.set_force_sum_reduction_for_comms(True)
 
-    def _value(self, parameter: nn.Parameter) -> nn.Parameter:
+    def _value(self, parameter: Any) -> nn.Parameter:
         return nn.Parameter(parameter.detach().to_local())
 
     def clear(self) -> None:
@@ -184,6 +215,7 @@ class Sharded(Weights):
     def before(self, micro_batch: int, count: int) -> None:
         last, zero = micro_batch == count - 1, self.job.layout.zero
         for module in self.modules:
+            assert isinstance(module, FSDPModule)
             module.set_requires_gradient_sync(last or zero >= 2)
             module.set_is_last_backward(last or zero >= 2)  # else FSDP2 keeps its last, largest buffer until then
             module.set_reshard_after_backward(last or zero == 3)
@@ -196,28 +228,3 @@ class Sharded(Weights):
 def weights(job: Job, world: World) -> Weights:
     sharded = job.layout.zero > 0 and job.layout.dp > 1
     return Sharded(job, world) if sharded else Replicated(job, world)
-
-
-def _adder(value: nn.Parameter):
-    def add(parameter: Tensor) -> None:
-        if value.grad is None:
-            value.grad = parameter.grad.float()
-        else:
-            value.grad.add_(parameter.grad)
-        parameter.grad = None
-
-    return add
-
-
-def sum_over(tensors: Sequence[Tensor], group: object) -> None:
-    """All-reduce many tensors in place, a bucket at a time."""
-    bucket: list[Tensor] = []
-    for i, tensor in enumerate(tensors):
-        bucket.append(tensor)
-        if sum(t.numel() for t in bucket) < BUCKET_NUMBERS and i + 1 < len(tensors):
-            continue
-        flat = torch.cat([t.flatten() for t in bucket])
-        dist.all_reduce(flat, group=group)
-        parts = flat.split([t.numel() for t in bucket])
-        torch._foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
-        bucket = []

@@ -252,16 +252,14 @@ def _runs(question: Question, unit: Array, pp: Array, schedule: Array, sizes: Ar
     if not trainer.fewer_micro_batches_than_stages:
         needs_many = np.isin(schedule, (SCHEDULE["1f1b"], SCHEDULE["zero-bubble"]))
         runs &= ~needs_many | (sizes.min() // unit >= pp) | (pp == 1)
-    interleaved = schedule == SCHEDULE["interleaved"]
-    if not interleaved.any():
+    even_rounds = trainer.interleaved_micro_batches == "even-rounds"
+    dealt = np.isin(schedule, (SCHEDULE["interleaved"], *([SCHEDULE["zero-bubble"]] if even_rounds else [])))
+    if not dealt.any():
         return runs
     for size in sizes:
         count = size // unit
-        if trainer.interleaved_micro_batches == "multiple-of-stages":
-            deals = count % pp == 0
-        else:
-            deals = count % np.maximum(1, count // pp) == 0
-        runs &= ~interleaved | deals
+        deals = count % np.maximum(1, count // pp) == 0 if even_rounds else count % pp == 0
+        runs &= ~dealt | deals | (pp == 1)
     return runs
 
 

@@ -92,8 +92,10 @@ def micro_batches(job: "Job") -> Iterator[str]:
         if few and not trainer.fewer_micro_batches_than_stages:
             yield f"{given}, but {trainer.name}'s {layout.schedule} needs at least as many as its {layout.pp} stages."
             return
-        if layout.schedule == "interleaved" and not _interleaves(count, layout.pp, trainer.interleaved_micro_batches):
-            yield f"{given}, which {trainer.name}'s interleaved schedule cannot deal to {layout.pp} stages."
+        rounds = trainer.interleaved_micro_batches
+        dealt = layout.schedule == "interleaved" or (layout.schedule == "zero-bubble" and rounds == "even-rounds")
+        if dealt and not _interleaves(count, layout.pp, rounds):
+            yield f"{given}, which {trainer.name}'s {layout.schedule} schedule cannot deal to {layout.pp} stages."
             return
 
 

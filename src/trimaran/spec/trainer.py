@@ -26,6 +26,9 @@ class Trainer(Noun):
         0.0, ge=0, description="Whole activations that a stage keeps per micro batch in flight beside the layers' own."
     )
     buffers_gib: float = Field(0.0, ge=0, description="Fixed buffers of a device: reduction buckets, gathered weights.")
+    exact_memory: bool = Field(
+        False, description="Whether its tensors are known one by one (cost.engine_memory), not by published formulas."
+    )
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
     optimizers: tuple[Optimizer, ...]

@@ -1,0 +1,166 @@
+"""trimaran memory: the exact bytes of one rank of our own trainer, beside what the cost model says."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from trimaran.spec import Job
+
+# What a row adds up on either side: parts of engine.memory, and of the cost model.
+ROWS = {
+    "weights": ("what it computes with", ("weights",)),
+    "optimizer": ("states, and fp32 originals of the weights", ("optimizer", "master")),
+    "gradients": ("", ("gradients",)),
+    "activations": ("kept for the backward pass", ("activations",)),
+    "logits": ("a chunk of them, and the loss's gradients", ("logits",)),
+    "working": ("of the backward pass, for a moment", ("working",)),
+    "buffers": ("batch, transfers, the optimizer's own", ("inputs", "other")),
+}
+GIB = 2**30
+
+
+def memory(
+    job: Annotated[
+        str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
+    ],
+    rank: Annotated[int, typer.Option("--rank", help="Which process: tp goes fastest, then dp, then pp.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A field and its value, such as layout.tp=2; may be repeated.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the exact memory of one rank of our trainer by part, beside the cost model's prediction.
+
+    The rank's own steps are run on tensors without memory, so any layout of any size can be asked, on any machine.
+
+    Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
+    """
+    from trimaran.spec import Mistake
+    from trimaran.spec.changes import changed
+    from trimaran.spec.files import load_job
+
+    read = changed(load_job(job), set_ or [])
+    if read.trainer.name != "trimaran":
+        raise Mistake(
+            f"{read.name} is for {read.trainer.name}, but exact memory is that of our own trainer;"
+            " add --set trainer=trimaran, or ask `trimaran explain` for the cost model's prediction."
+        )
+    if not 0 <= rank < read.layout.devices:
+        raise Mistake(
+            f"There is no rank {rank}: the {read.layout.devices} of this layout are 0 to {read.layout.devices - 1}."
+        )
+    answer = _answer(read, rank)
+    if json:
+        from trimaran.cli.show import print_json
+
+        print_json(answer)
+        return
+    _print(read, answer)
+
+
+def _answer(job: "Job", rank: int) -> dict[str, Any]:
+    from trimaran.cli.need import need_torch
+
+    need_torch("trimaran memory")
+    from trimaran.engine.memory import rank_memory
+
+    found = _watched(rank_memory, job, rank)
+    predicted = _predicted(job, rank)
+    exact = {name: sum(found.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
+    layout, stages = job.layout, _stages(job, rank)
+    return {
+        "job": job.name,
+        "rank": rank,
+        "pp_rank": rank // (layout.dp * layout.tp),
+        "dp_rank": rank // layout.tp % layout.dp,
+        "tp_rank": rank % layout.tp,
+        "stages": [{"stage": stage, "layers": layers} for stage, layers in stages],
+        "peak_bytes": found.peak,
+        "predicted_bytes": sum(predicted.values()),
+        "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
+        "own_peaks_bytes": found.own_peaks,
+        "context_bytes": job.cluster.context_gib * GIB,
+        "slack_bytes": job.cluster.slack * sum(exact[name] for name in ("activations", "logits", "working")),
+        "device_bytes": job.cluster.device.memory_gib * GIB,
+        "micro_batches": job.micro_batches,
+        "micro_batches_run": found.micro_batches,
+    }
+
+
+def _watched(function: Any, job: "Job", rank: int) -> Any:
+    """With a progress bar on the terminal's stderr, where somebody looks."""
+    import sys
+
+    if not sys.stderr.isatty():
+        return function(job, rank)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"Steps of rank {rank}", total=1.0)
+        return function(job, rank, lambda share: progress.update(task, completed=share))
+
+
+def _predicted(job: "Job", rank: int) -> dict[str, float]:
+    """By the cost model: states tensor by tensor, the rest as the planner has it, for this rank's place."""
+    import numpy as np
+
+    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.memory import engine_memory
+    from trimaran.cost.states import rank_states
+
+    pp, place = job.layout.pp, rank // (job.layout.dp * job.layout.tp)
+    stage = "first" if place == 0 else "last" if place == pp - 1 else "middle"
+    parts = engine_memory(of_jobs([job]), job.cluster, job.trainer, stage, depth=float(pp - place))
+    values = {name: float(np.ravel(getattr(parts, name))[0]) for name in ROWS}
+    states = rank_states(job, rank)
+    block_by_block = job.layout.zero == 3 and job.layout.dp > 1 and pp == 1
+    weights = values["weights"] if block_by_block else float(states.weights)
+    return values | {"weights": weights, "optimizer": float(states.master + states.optimizer)}
+
+
+def _stages(job: "Job", rank: int) -> list[tuple[int, list[int]]]:
+    """The pipeline stages of a rank, with the numbers of their layers."""
+    layout, sizes = job.layout, job.stage_layers
+    mine = range(rank // (layout.dp * layout.tp), layout.stages, layout.pp)
+    return [(stage, list(range(sum(sizes[:stage]), sum(sizes[: stage + 1])))) for stage in mine]
+
+
+def _print(job: "Job", answer: dict[str, Any]) -> None:
+    from trimaran.cli.show import console, table
+
+    layout, out = job.layout, console()
+    cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
+    out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
+    where = f"pp {answer['pp_rank']}, dp {answer['dp_rank']}, tp {answer['tp_rank']}"
+    held = " and ".join(_held(stage, job) for stage in answer["stages"])
+    out.print(f"Rank {answer['rank']} of {layout.devices} ({where}) holds {held}.\n", highlight=False)
+    parts = answer["parts_bytes"]
+    rows = [(name, *_cells(parts[name]["exact"], parts[name]["predicted"]), ROWS[name][0]) for name in ROWS]
+    rows.append(("sum", *_cells(answer["peak_bytes"], answer["predicted_bytes"]), "the peak of a step"))
+    rows.append(("context", f"{answer['context_bytes'] / GIB:.2f}", "", "", f"of {job.cluster.name}'s devices"))
+    rows.append(("fragments", f"{answer['slack_bytes'] / GIB:.2f}", "", "", "that its allocator may lose"))
+    whole = answer["peak_bytes"] + answer["context_bytes"] + answer["slack_bytes"]
+    has = answer["device_bytes"]
+    verdict = f"of {has / GIB:g} that the device has" + (": does not fit" if whole > has else "")
+    rows.append(("in all", f"{whole / GIB:.2f}", "", "", verdict))
+    title = "Memory at the fullest moment, GiB"
+    out.print(table(title, ("part", "exact", "cost model", "off", "what"), rows, left=(0, 4)))
+    if answer["micro_batches_run"] < answer["micro_batches"]:
+        run, count = answer["micro_batches_run"], answer["micro_batches"]
+        out.print(f"{run} of {count} micro batches were run; the others repeat what these showed.", style="dim")
+
+
+def _held(stage: dict[str, Any], job: "Job") -> str:
+    layers = stage["layers"]
+    span = f"layers {layers[0]} to {layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}" if layers else "no layers"
+    ends = (", embedding" if stage["stage"] == 0 else "") + (
+        ", head" if stage["stage"] == job.layout.stages - 1 else ""
+    )
+    return f"stage {stage['stage']} ({span}{ends})"
+
+
+def _cells(exact: float, predicted: float) -> tuple[str, str, str]:
+    off = f"{predicted / exact - 1:+.1%}" if exact > 0.01 * GIB else ""
+    return f"{exact / GIB:.2f}", f"{predicted / GIB:.2f}", off

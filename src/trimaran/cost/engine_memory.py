@@ -1,0 +1,186 @@
+"""Bytes of our own engine, tensor by tensor: what `engine` keeps, and makes for a moment, in a training step.
+
+Checked against whole steps on fake tensors (`trimaran memory`, tests/engine/test_memory.py). Everything is a column.
+Letters as in the papers: t tokens of a micro batch, h hidden, f width of the MLP, V rows of the vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
+from trimaran.cost.stages import stage_layer_counts, stage_parameters
+
+FP32 = 4
+CHUNK_LOGITS = 2**27  # of engine.loss
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """Of one device, at the fullest moment of a step."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any  # with the fp32 originals of the weights
+    activations: Any
+    working: Any
+    logits: Any
+    update: Any  # of the optimizer's step, where that is the fullest moment
+
+
+def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> EngineParts:
+    """`stage`: first, middle or last. `depth`: stages from this one to the last, where it is not the stage's usual."""
+    if depth is None:
+        depth = {"first": c.pp, "middle": np.maximum(c.pp - 1, 1), "last": np.ones_like(c.pp)}[stage]
+    compute = COMPUTE_BYTES[c.precision]
+    sharded = (c.zero > 0) & (c.dp > 1)
+    shard = np.where(sharded, c.dp, 1)
+    alone = c.pp == 1
+    parameters = stage_parameters(c, stage)
+    layer = layer_parameters(c)
+    has_first, has_last = (stage == "first") | alone, (stage == "last") | alone
+    vocabulary = c.vocab_rows * c.hidden / c.tp
+    ends = (has_first | has_last) * vocabulary * np.where(alone & ~np.asarray(c.tied, bool), 2, 1)
+    # ZeRO 3 without a pipeline holds the block in use and what belongs to no block.
+    weights = compute * np.where(sharded & (c.zero == 3) & alone, layer + ends, parameters)
+    originals = np.where(sharded | (compute != FP32), FP32, 0)
+    optimizer = parameters * (STATE_BYTES[c.optimizer] + originals) / shard
+    all_gradients = parameters * FP32 / np.where(sharded & (c.zero >= 2) & alone, shard, 1)
+
+    # Adam takes roots of its second moments: on a GPU of all at once, else of a tensor. FSDP2 has given the gathered
+    # weights up by then; but where it reduces each micro batch's gradients, those that belong to no block come last.
+    roots = 0.0 if c.optimizer != "adam" else parameters * FP32 if on_gpu else vocabulary * 2 * FP32
+    reduction = ends * (compute + FP32) + layer * FP32 - np.where(c.zero == 3, weights, 0.0)
+    beside = np.where(sharded, np.where((c.zero >= 2) & alone, reduction, 0.0), roots)
+
+    flying = in_flight(c, depth)
+    micro = kept(c, stage)
+    activations = flying * micro + bias_bytes(c)
+    working = layer_working(c, sharded, layer)
+    # The embedding's gradient comes when its micro batch is done with everything else.
+    working = np.maximum(working, has_first * (vocabulary * compute * np.where(sharded, 1, 2) - micro))
+    pending = np.where(c.schedule == 3, c.pp - depth, 0)  # micro batches whose weight gradients a zero bubble puts off
+    put_off = stage_layers(c, stage) * layer_put_off(c)
+    working = working + np.where(pending > 0, (pending + 1) * put_off + sharded * layer * compute, 0.0)
+    loss = has_last * (loss_bytes(c) + whole(c) + pending * put_off)
+    working = working + has_last * sharded * vocabulary * compute  # the head's gradient waits for the whole block
+    # ZeRO 3 under a pipeline has given the blocks up when the loss comes, and gathers them one after another again.
+    given_up = np.where(sharded & (c.zero == 3) & ~alone, (parameters - ends) * compute, 0.0)
+    at_loss = loss - given_up > working
+    weights = weights - np.where(at_loss, given_up, 0.0)
+    logits = np.where(at_loss, loss, 0.0)
+    working = np.where(at_loss, 0.0, working)
+    others = np.where(c.schedule == 0, np.maximum(flying, 1) - 1, pending)
+    waiting = has_last * others * (whole(c) + vocabulary * compute)
+
+    # Gradients are made by the first backward pass, and where no forward pass follows it, in the activations' place.
+    never_full = flying >= c.micro_batches
+    busy = np.where(never_full, 0.0, all_gradients) + activations + working + logits + waiting
+    made = has_first * vocabulary * compute
+    after = np.where(never_full, all_gradients + activations - micro + made + waiting, 0.0)
+    last = np.maximum(busy, after)
+    later, updates = after > busy, all_gradients + beside > last
+
+    def then(at_busy: Any, at_after: Any, at_update: Any) -> Any:
+        return np.where(updates, at_update, np.where(later, at_after, at_busy))
+
+    return EngineParts(
+        weights=weights,
+        gradients=then(np.where(never_full, 0.0, all_gradients), all_gradients, all_gradients),
+        optimizer=optimizer,
+        activations=then(activations, activations - micro, 0.0),
+        working=then(working, made, 0.0),
+        logits=then(logits + waiting, waiting, 0.0),
+        update=then(0.0, 0.0, beside),
+    )
+
+
+def stage_layers(c: Columns, stage: str) -> Any:
+    first, middle, last = stage_layer_counts(c)
+    return {"first": first, "middle": middle, "last": last}[stage]
+
+
+def layer_parameters(c: Columns) -> Any:
+    return (2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn) / c.tp
+
+
+def whole(c: Columns) -> Any:
+    """A hidden activation of all tokens."""
+    return c.tokens * c.hidden * COMPUTE_BYTES[c.precision]
+
+
+def boundary(c: Columns) -> Any:
+    """What lies between layers."""
+    return whole(c) / np.where(c.sequence_parallel, c.tp, 1)
+
+
+def in_flight(c: Columns, depth: Any) -> Any:
+    """Micro batches, of all layers of the device, that a stage holds at once."""
+    # A zero bubble keeps activations until the weights' gradients are made. Interleaved: chunks that go forward
+    # before the first goes backward, each 1/virtual of the device's layers.
+    chunks = 2 * (depth - 1) + (c.virtual - 1) * c.pp + 1
+    held = np.where(c.schedule == 2, chunks / c.virtual, np.where(c.schedule == 3, c.pp, depth))
+    return np.minimum(np.where(c.schedule == 0, c.micro_batches, held), c.micro_batches)
+
+
+def kept(c: Columns, stage: str) -> Any:
+    """By one micro batch on one device between its forward and its backward pass."""
+    per_layer = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1))
+    # The output, kept for the next stage or the final norm; an embedding's norm keeps its input.
+    chunks = np.where(c.schedule == 2, c.virtual, 1)
+    beside = chunks + ((stage == "first") | (c.pp == 1)) * c.embedding_norm
+    return stage_layers(c, stage) * per_layer + beside * boundary(c)
+
+
+def layer_kept(c: Columns, selective: Any) -> Any:
+    """Inputs and outputs of both norms; queries, keys, values and the attention's result; inside the MLP its product
+    and the activation of it, or with a gate both of these, the opened gate and the result."""
+    compute = COMPUTE_BYTES[c.precision]
+    grouped = c.kv_heads < c.heads
+    copies = np.where(c.rotary, c.hidden + c.kv_width, grouped * c.hidden)  # of queries and keys, for the attention
+    attention = 2 * c.hidden + 2 * c.kv_width + np.where(selective, 0, copies)
+    mlp = np.where(c.matrices == 3, 4, 2) * c.ffn
+    sums = np.where(selective, 0, c.heads) * FP32  # of the softmax
+    return 4 * boundary(c) + c.tokens / c.tp * ((attention + mlp) * compute + sums)
+
+
+def layer_put_off(c: Columns) -> Any:
+    """Gradients of a layer's products, kept until a zero-bubble schedule makes the weights' gradients of them."""
+    inside = c.ffn * np.where(c.matrices == 3, 2, 1) + c.hidden + 2 * c.kv_width
+    return 3 * boundary(c) + c.tokens / c.tp * inside * COMPUTE_BYTES[c.precision]
+
+
+def layer_working(c: Columns, sharded: Any, layer: Any) -> Any:
+    """Made by the backward pass of a layer, less what it has given up by then: at the MLP's second matrix, or, where
+    gradients wait for the whole block, at the end of it. Where each block reduces its own, the buffer of the block
+    before is still there; where weights are gathered block by block, so is the next one's."""
+    compute = COMPUTE_BYTES[c.precision]
+    gradient = boundary(c) + np.where(np.logical_and(c.sequence_parallel, c.tp > 1), whole(c), 0.0)
+    inside = c.tokens * c.ffn / c.tp * compute * np.where(c.matrices == 3, 2, 1)
+    matrix = c.hidden * c.ffn / c.tp * compute
+    again = np.where(c.recompute == 2, layer_kept(c, False) - boundary(c), 0.0)
+    middle = gradient + inside + matrix + again
+    reduces = sharded & (c.zero >= 2) & (c.pp == 1)
+    own = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1))
+    buffer = np.where(reduces, layer * FP32, 0.0)
+    end = boundary(c) + layer * compute + buffer - own
+    gathers = np.where(reduces & (c.zero == 3), layer * compute, 0.0)
+    return gathers + np.where(sharded, np.maximum(np.maximum(middle, middle + buffer - own), end), middle)
+
+
+def bias_bytes(c: Columns) -> Any:
+    """The mask with ALiBi's bias: one for all micro batches."""
+    return c.bias_heads / c.tp * c.seq**2 * COMPUTE_BYTES[c.precision]
+
+
+def loss_bytes(c: Columns) -> Any:
+    """Logits of one chunk of tokens, and the gradients that the loss makes at once."""
+    compute = COMPUTE_BYTES[c.precision]
+    rows = c.vocab_rows / c.tp
+    chunk = np.maximum(128, CHUNK_LOGITS // rows // 128 * 128)
+    logits = np.minimum(chunk, c.tokens) * rows
+    matrix = rows * c.hidden
+    summed = np.where(chunk < c.tokens, matrix * FP32, 0.0)
+    first = logits * (FP32 + (compute if compute != FP32 else 0))
+    return whole(c) + summed + np.maximum(first, logits * compute + matrix * compute)

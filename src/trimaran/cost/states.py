@@ -1,0 +1,43 @@
+"""Weights, gradients and optimizer states of one rank of our own engine, to the byte: tensor by tensor, because
+sharding rounds up each one. What the columns of `memory` estimate for any number of layouts."""
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES
+from trimaran.cost.tensors import stage_tensors
+from trimaran.spec import Job
+
+FP32 = 4
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes. Under ZeRO 3 without a pipeline, weights are whole and gathered only block by block."""
+
+    weights: int  # what the model computes with
+    master: int  # fp32 originals, where these are not the weights themselves
+    gradients: int  # while they accumulate
+    reduced: int  # gradients as the optimizer gets them
+    optimizer: int
+
+
+def rank_states(job: Job, rank: int) -> States:
+    """FSDP2 cuts rows: every rank has room for ceil(rows / dp) of them, the last ones use fewer or none."""
+    layout, compute = job.layout, COMPUTE_BYTES[job.precision]
+    stage, dp_rank = rank // (layout.dp * layout.tp), rank // layout.tp % layout.dp
+    sharded = layout.zero > 0 and layout.dp > 1
+    weights = master = gradients = reduced = optimizer = 0
+    for number in range(stage, layout.stages, layout.pp):
+        for tensor in stage_tensors(job.model, layout, number):
+            rows, *columns = tensor.local_shape(layout.tp)
+            width = prod(columns)
+            room = ceil(rows / layout.dp) if sharded else rows
+            used = min(max(rows - room * dp_rank, 0), room) if sharded else rows
+            weights += (room * layout.dp if sharded else rows) * width * compute
+            master += room * width * FP32 if sharded or compute != FP32 else 0
+            shards = sharded and layout.zero >= 2 and layout.pp == 1
+            gradients += (room if shards else rows) * width * FP32
+            reduced += room * width * FP32
+            optimizer += int(used * width * STATE_BYTES[job.optimizer]) + FP32  # and the count of steps
+    return States(weights, master, gradients, reduced, optimizer)

@@ -1,0 +1,167 @@
+"""Exact memory: fake tensors against real ones, few micro batches against all, and the cost model against both."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
+from tests.engine.pool import Pool
+from trimaran.cost.columns import of_jobs
+from trimaran.cost.memory import stage_memory
+from trimaran.engine.memory import STEPS, Measured, enough_micro_batches, rank_memory
+from trimaran.engine.tracker import Tracker
+from trimaran.engine.weights import weights
+from trimaran.engine.world import World, arranged
+from trimaran.spec import Job, presets
+
+REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "gpt": (GPT, {"micro_batch": 4}, "bf16"),
+    "llama recompute": (LLAMA, {"micro_batch": 4, "recompute": "full"}, "fp32"),
+    "bloom tp2 dp2": (BLOOM, {"tp": 2, "dp": 2, "sequence_parallel": True}, "bf16"),
+    "gpt pp2 dp2": (GPT, {"pp": 2, "dp": 2, "zero": 1}, "fp32"),
+    "gpt pp2 zero-bubble": (GPT, {"pp": 2, "schedule": "zero-bubble"}, "bf16"),
+}
+
+
+@pytest.mark.parametrize("case", REAL)
+def test_fake_tensors_need_what_real_ones_do(pool: Pool, case: str) -> None:
+    model, layout, precision = REAL[case]
+    wide = model | {"hidden": 128, "seq_len": 64}  # so that a scalar more or less is nothing
+    job = job_of(wide, layout, precision=precision, batch={"size": 8})
+    for rank, (peak, parts) in enumerate(pool.run(job.layout.devices, really, job)):
+        fake = rank_memory(job, rank)
+        # A send that is under way keeps its tensor, and a zero bubble waits for none of them.
+        off = 0.02 if job.layout.schedule == "zero-bubble" else 0.01
+        assert fake.peak == pytest.approx(peak, rel=off), f"rank {rank}: {fake.parts} instead of {parts}"
+
+
+def really(rank: int, job: Job) -> tuple[int, dict[str, int]]:
+    torch.set_num_threads(1)
+    cpu = torch.device("cpu")
+    alone = job.layout.devices == 1
+    world = World(job.layout, cpu) if alone else arranged(job.layout, job.model.tied_embeddings, cpu, rank)
+    tracker = Tracker()
+    measured = Measured(job, world, weights(job, world), tracker)
+    for _ in range(STEPS):
+        measured.step()
+    return tracker.peak, tracker.peak_parts
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [
+        ({"micro_batch": 1}, 7),
+        ({"dp": 2, "zero": 2, "micro_batch": 1}, 14),
+        ({"pp": 4}, 9),
+        ({"pp": 2, "schedule": "interleaved", "virtual_stages": 2}, 12),
+        ({"pp": 2, "schedule": "zero-bubble"}, 12),
+    ],
+)
+def test_the_micro_batches_left_out_change_nothing(
+    layout: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(GPT | {"hidden": 128}, layout, batch={"size": size})
+    assert enough_micro_batches(job) < job.micro_batches
+    ranks = (0, job.layout.devices - 1)
+    few = [rank_memory(job, rank) for rank in ranks]
+    monkeypatch.setattr("trimaran.engine.memory.enough_micro_batches", lambda job: job.micro_batches)
+    for rank, some in zip(ranks, few, strict=True):
+        whole = rank_memory(job, rank)
+        # A scalar of each loss, and its rows of the batch divided by the tokens that count.
+        assert some.peak == pytest.approx(whole.peak, abs=job.micro_batches * (16 + 4 * job.model.seq_len))
+
+
+def test_nothing_is_allocated_for_a_model_of_181_billion_parameters() -> None:
+    import resource
+
+    job = case(SHAPES["bloom"] | {"layers": 72}, tp=8, pp=12, dp=4, zero=1, recompute="full", schedule="gpipe")
+    job = job.but(batch={"size": 4})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = rank_memory(job, rank=383).peak
+    assert peak > 15 * 2**30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "gpt": {"hidden": 4096, "heads": 32, "seq_len": 2048},
+    "small": {"hidden": 1024, "heads": 16, "seq_len": 1024},
+    "bloom": {"hidden": 14336, "heads": 112, "vocab": 250880, "position": "alibi", "embedding_norm": True},
+    "llama": {"hidden": 4096, "heads": 32, "kv_heads": 8, "ffn_hidden": 14336, "vocab": 128256, "seq_len": 4096}
+    | {"position": "rotary", "mlp": "swiglu", "norm": "rmsnorm", "tied_embeddings": False},
+}
+FIRST, ENDS, ALL = ("first",), ("first", "last"), ("first", "middle", "last")
+FUSED = {"optimizer": "fused-adam"}
+# A shape, its layers, the stages looked at, the layout and the rest of the job.
+MODELLED: dict[str, tuple[str, int, tuple[str, ...], dict[str, Any]]] = {
+    "gpt": ("gpt", 3, FIRST, {"micro_batch": 4}),
+    "gpt one micro batch": ("gpt", 6, FIRST, {"micro_batch": 8, "micro_batches": 1}),
+    "gpt fp32": ("gpt", 3, FIRST, {"micro_batch": 2, "precision": "fp32"}),
+    "gpt full": ("gpt", 6, FIRST, {"micro_batch": 16, "recompute": "full", **FUSED}),
+    "gpt update": ("small", 8, FIRST, {"recompute": "full"}),
+    "gpt tp4": ("gpt", 4, FIRST, {"tp": 4, "micro_batch": 4}),
+    "gpt tp8 sequence": ("gpt", 4, FIRST, {"tp": 8, "micro_batch": 8, "sequence_parallel": True, "precision": "fp32"}),
+    "gpt zero1": ("gpt", 3, FIRST, {"dp": 8, "zero": 1, "micro_batch": 2}),
+    "gpt zero2": ("gpt", 3, FIRST, {"dp": 8, "zero": 2, "micro_batch": 2}),
+    "gpt zero3 full": ("gpt", 4, FIRST, {"dp": 16, "zero": 3, "micro_batch": 2, "recompute": "full"}),
+    "gpt zero3 fp32": ("gpt", 3, FIRST, {"dp": 4, "zero": 3, "micro_batch": 2, "precision": "fp32"}),
+    "gpt pp4": ("gpt", 8, ALL, {"pp": 4, "micro_batch": 4}),
+    "gpt pp4 gpipe": ("gpt", 4, ENDS, {"pp": 4, "micro_batch": 2, "schedule": "gpipe", "micro_batches": 6}),
+    "gpt pp4 interleaved": ("gpt", 8, ALL, {"pp": 4, "schedule": "interleaved", "virtual_stages": 2, "micro_batch": 2}),
+    "gpt pp4 zero-bubble": ("gpt", 4, ALL, {"pp": 4, "schedule": "zero-bubble", "micro_batch": 2}),
+    "gpt pp4 zero3": ("gpt", 8, ENDS, {"pp": 4, "dp": 4, "zero": 3, "micro_batch": 2}),
+    "llama selective": ("llama", 2, FIRST, {"micro_batch": 2, "recompute": "selective", **FUSED}),
+    "llama zero3": ("llama", 3, FIRST, {"dp": 8, "zero": 3}),
+    "llama tp4 pp4": ("llama", 8, ENDS, {"pp": 4, "tp": 4, "dp": 2, "zero": 1, "sequence_parallel": True}),
+    "bloom tp8 pp12": (
+        "bloom",
+        70,
+        FIRST,
+        {"pp": 12, "tp": 8, "dp": 4, "zero": 1, "recompute": "full", "split": "weighted", "micro_batches": 12},
+    ),
+}
+
+
+def case(
+    model: dict[str, Any], micro_batches: int = 0, precision: str = "bf16", optimizer: str = "adam", **layout: Any
+) -> Job:
+    devices = layout.get("dp", 1) * layout.get("tp", 1) * layout.get("pp", 1)
+    count = micro_batches or max(3, 2 * layout.get("pp", 1))
+    values = {
+        "model": model,
+        "cluster": presets.cluster("hgx-h200").but(nodes=1, devices_per_node=devices).model_dump(),
+        "trainer": presets.trainer("trimaran").model_dump(),
+        "layout": layout,
+        "batch": {"size": count * layout.get("dp", 1) * layout.get("micro_batch", 1)},
+        "precision": precision,
+        "optimizer": optimizer,
+    }
+    return Job.of(values, "The test's job")
+
+
+@pytest.mark.parametrize("name", MODELLED)
+def test_the_cost_model_is_near_the_exact_memory_of_our_engine(name: str) -> None:
+    """5 % are promised (docs/cost-model.md says how near it is)."""
+    shape, layers, stages, rest = MODELLED[name]
+    job = case(SHAPES[shape] | {"layers": layers}, **rest)
+    for stage in stages:
+        place = {"first": 0, "middle": 1, "last": job.layout.pp - 1}[stage]
+        exact = rank_memory(job, place * job.layout.dp * job.layout.tp)
+        said = stage_memory(of_jobs([job]), job.cluster, job.trainer, stage)
+        parts = exact.parts
+        assert total(said) == pytest.approx(exact.peak, rel=0.05), (stage, parts, said)
+        near = {"rel": 0.05, "abs": 0.02 * exact.peak}  # a small part may be off by more than 5 % of itself
+        assert value(said.optimizer) == pytest.approx(parts["optimizer"] + parts["master"], **near)
+        if said.activations.any() and job.layout.zero < 3 and job.layout.schedule != "gpipe":
+            assert value(said.activations) == pytest.approx(parts["activations"], **near), stage
+        if job.layout.zero < 3:
+            assert value(said.weights) == pytest.approx(parts["weights"], **near), stage
+
+
+def total(said: Any) -> float:
+    return value(said.total) - value(said.context) - value(said.slack)
+
+
+def value(column: Any) -> float:
+    return float(np.ravel(column)[0])

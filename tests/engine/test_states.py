@@ -1,0 +1,118 @@
+"""What cost.states says a rank holds, against the tensors that a real Trainer on real processes has: to the byte."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from tests.engine.jobs import GPT, LLAMA, job_of
+from tests.engine.pool import Pool
+from trimaran.cost.states import rank_states
+from trimaran.engine.batches import Synthetic, batch
+from trimaran.engine.pipeline import LeanStage
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.world import World, arranged
+from trimaran.spec import Job
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one": {"micro_batch": 4},
+    "tp2": {"tp": 2, "micro_batch": 4, "sequence_parallel": True},
+    "pp2": {"pp": 2, "micro_batch": 2},
+    "pp2 interleaved": {"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
+    "dp2": {"dp": 2, "micro_batch": 2},
+    **{f"dp2 zero{z}": {"dp": 2, "zero": z, "micro_batch": 2} for z in (1, 2, 3)},
+    **{f"dp3 zero{z}": {"dp": 3, "zero": z} for z in (1, 3)},  # shards of unequal size
+    **{f"pp2 dp2 zero{z}": {"pp": 2, "dp": 2, "zero": z, "micro_batch": 2} for z in (1, 3)},
+    "tp2 pp2 dp2": {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2},
+}
+CASES = [
+    (name, model, precision)
+    for name in LAYOUTS
+    for model, precision in (("gpt", "bf16"), ("llama", "fp32"))
+    if precision == "bf16" or name in ("one", "dp2 zero1", "dp3 zero3", "tp2 pp2 dp2")
+]
+
+
+@pytest.mark.parametrize(("layout", "model", "precision"), CASES)
+def test_every_rank_holds_what_the_cost_model_says_to_the_byte(
+    pool: Pool, layout: str, model: str, precision: str
+) -> None:
+    shape = {"gpt": GPT, "llama": LLAMA | {"tied_embeddings": False}}[model]
+    job = job_of(shape, LAYOUTS[layout], precision=precision, batch={"size": 12 if "dp3" in layout else 8})
+    found = pool.run(job.layout.devices, held, job)
+    for rank, parts in enumerate(found):
+        said = vars(rank_states(job, rank))
+        if job.layout.zero == 3:
+            said.pop("weights")  # which come and go block by block
+            parts.pop("weights")
+        assert parts == said, f"rank {rank}"
+
+
+def held(rank: int, job: Job) -> dict[str, int]:
+    """The most that each part held in the second step, looked at before every backward pass, and after the step."""
+    torch.set_num_threads(1)
+    cpu = torch.device("cpu")
+    alone = job.layout.devices == 1
+    world = World(job.layout, cpu) if alone else arranged(job.layout, job.model.tied_embeddings, cpu, rank)
+    trainer = Trainer(job, world)
+    most: Counter[str] = Counter()
+
+    def look() -> None:
+        for part, size in during(trainer).items():
+            most[part] = max(most[part], size)
+
+    before, backward = trainer.weights.before, LeanStage.backward_one_chunk
+
+    def watched_before(micro_batch: int, count: int) -> None:
+        look()
+        before(micro_batch, count)
+
+    def watched_backward(*args: Any, **kwargs: Any) -> None:
+        look()
+        backward(*args, **kwargs)
+
+    trainer.weights.before = watched_before  # type: ignore[method-assign]
+    LeanStage.backward_one_chunk = watched_backward  # type: ignore[method-assign]
+    try:
+        source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
+        for consumed in (0, job.batch.size):
+            trainer.step(batch(job, source, consumed, job.batch.size, world.dp_rank, cpu))
+    finally:
+        LeanStage.backward_one_chunk = backward  # type: ignore[method-assign]
+    states = [state for states in trainer.optimizer.state.values() for state in states.values()]
+    reduced = stored(slot.gradient for slot in trainer.weights.slots)
+    return {**most, "reduced": reduced, "optimizer": stored(states)}
+
+
+def during(trainer: Trainer) -> dict[str, int]:
+    weights = trainer.weights
+    gathered = [
+        parameter
+        for module in weights.modules
+        for part in module.modules()
+        if isinstance(part, FSDPModule) and (group := part._get_fsdp_state()._fsdp_param_group)
+        for parameter in group.fsdp_params
+    ]
+    compute = [t for p in gathered for t in p.all_gather_outputs] if gathered else weights.parameters
+    values = [slot.value for slot in weights.slots]
+    mine = {t.untyped_storage().data_ptr() for t in compute}
+    gradients: list[Tensor | None] = [value.grad for value in values]
+    if gathered:
+        gradients += [parameter.grad for parameter in weights.parameters]
+        gradients += [parameter.unsharded_accumulated_grad for parameter in gathered]
+        gradients += [p._unsharded_param.grad for p in gathered if hasattr(p, "_unsharded_param")]
+    return {
+        "weights": stored(compute),
+        "master": stored(v for v in values if v.untyped_storage().data_ptr() not in mine),
+        "gradients": stored(g for g in gradients if g is not None and g.dtype == torch.float32),
+    }
+
+
+def stored(tensors: Iterable[Any]) -> int:
+    """Bytes of their storages, each once."""
+    local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    return sum({s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in local) if s.nbytes()}.values())
