@@ -26,7 +26,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 from trimaran.cli.show import print_table
-from trimaran.engine.batches import Synthetic, batch
+from trimaran.data.source import Synthetic
+from trimaran.engine.batches import batch
 from trimaran.engine.collectives import TensorAxis
 from trimaran.engine.model import Stage
 from trimaran.engine.trainer import Trainer

@@ -161,7 +161,7 @@ def test_only_training_and_probing_may_import_torch() -> None:
     """Every command's module, imported in a fresh interpreter with everything it may need inside, leaves torch out."""
     code = (
         "import sys, pkgutil, importlib, trimaran\n"
-        "for room in ('spec', 'cost', 'plan', 'ledger', 'learn', 'cli'):\n"
+        "for room in ('spec', 'data', 'cost', 'plan', 'ledger', 'learn', 'cli'):\n"
         "    package = importlib.import_module(f'trimaran.{room}')\n"
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(module.name)\n"
@@ -181,9 +181,13 @@ def test_help_imports_neither_numpy_nor_pydantic() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-COMMANDS = [command.name for command in app.registered_commands]
+COMMANDS = [str(command.name) for command in app.registered_commands] + [
+    f"{group.name} {command.name}"
+    for group in app.registered_groups
+    for command in group.typer_instance.registered_commands
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example_in_its_help(trimaran: Command, command: str) -> None:
-    assert f"Example: trimaran {command}" in " ".join(trimaran(command, "--help").out.split())
+    assert f"Example: trimaran {command}" in " ".join(trimaran(*command.split(), "--help").out.split())

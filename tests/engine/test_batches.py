@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.spec.machines import two_cores
-from trimaran.engine.batches import Synthetic, batch
+from trimaran.data.source import Synthetic
+from trimaran.engine.batches import batch
 from trimaran.spec import Batch, Data, Job, Layout, Model, presets
 
 CPU = torch.device("cpu")

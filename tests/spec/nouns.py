@@ -71,13 +71,15 @@ savings = st.builds(
     asynchronous=st.booleans(),
 )
 validations = st.builds(Validation, every=st.none() | st.integers(1, 100), samples=st.integers(1, 100))
+data_sources = names | st.dictionaries(names, positive, min_size=1, max_size=3)
 data = st.builds(
     Data,
-    source=names,
+    source=data_sources,
+    validation=st.floats(0, 1, exclude_max=True),
     documents=st.just("apart"),
     prefix=st.sampled_from(["row", "document"]),
     loss_on=st.sampled_from(["targets", "all"]),
-) | st.builds(Data, source=names)
+) | st.builds(Data, source=data_sources)
 
 
 @st.composite

@@ -42,6 +42,11 @@ def test_a_wrong_recipe_gets_a_sentence(changes: dict[str, object], words: list[
     [
         ({"prefix": "document"}, ["needs documents apart", "joined", "nearest that works: documents apart"]),
         ({"documents": "together"}, ["documents is 'together'", "'joined' or 'apart'"]),
+        ({"source": {}}, ["empty mapping"]),
+        ({"source": {"wiki": 0.5, "code": 0}}, ["weight of code", "is 0", "over 0"]),
+        ({"source": {"wiki": float("nan")}}, ["weight of wiki", "nan"]),
+        ({"source": ["wiki"]}, ["data.source is ['wiki']", "paths with weights"]),
+        ({"validation": 1}, ["validation is 1", "less than 1"]),
         ({"loss_on": "prefix"}, ["loss_on is 'prefix'", "'targets' or 'all'"]),
     ],
 )
@@ -61,7 +66,7 @@ def test_a_prefix_for_every_document_works_with_documents_apart() -> None:
 def test_a_job_written_when_data_was_a_string_is_still_read(job: Job) -> None:
     """As 0.1's ledgers and files have it: the source as a string, and none of the fields that came later."""
     old = job.plain()
-    source = old["data"]["source"]
+    source = "tokens/wiki"
     old["data"] = source
     del old["recipe"], old["model"]["rotary_base"]
     meant = job.but(data={"source": source}, recipe={}, model={**job.model.model_dump(), "rotary_base": 10000})

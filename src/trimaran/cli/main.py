@@ -8,6 +8,7 @@ import typer
 
 from trimaran import __version__
 from trimaran.cli.audit import audit
+from trimaran.cli.data import data
 from trimaran.cli.estimate import estimate
 from trimaran.cli.explain import explain
 from trimaran.cli.fit import fit
@@ -25,6 +26,7 @@ from trimaran.cli.train import train
 
 app = typer.Typer(
     name="trimaran",
+    help="Find the fastest data × tensor × pipeline layout for training a large language model, prove it, train on it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,6 +41,7 @@ app.command("explain")(explain)
 app.command("memory")(memory)
 app.command("shape")(shape)
 app.command("train")(train)
+app.add_typer(data, name="data")
 app.command("fit")(fit)
 app.command("flops")(flops)
 app.command("import")(import_)

@@ -29,6 +29,7 @@ def train(
 
     Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
     """
+    from trimaran.data.source import check
     from trimaran.engine.rendezvous import is_first, meeting
     from trimaran.spec import Mistake
 
@@ -36,6 +37,7 @@ def train(
         asked = job_of(job, [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
         meeting(os.environ, asked.layout.devices)
         check_here(asked)
+        check(asked)
         for file in (metrics, heartbeats):
             check_writable(file)
         if is_first(os.environ):

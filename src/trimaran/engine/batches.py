@@ -3,42 +3,16 @@
 Which samples a step gets depends on how many were consumed before, never on the layout.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trimaran.data.source import Source
+from trimaran.data.tokens import Ints
 from trimaran.spec import Job
-
-Ints = npt.NDArray[np.int64]
-
-
-class Source(Protocol):
-    """Where samples come from."""
-
-    def sample(self, number: int) -> tuple[Ints, Ints]:
-        """seq_len + 1 tokens, and for each the number of its document within the sample (0, 0, 0, 1, 1, ...)."""
-
-
-class Synthetic:
-    """Text-like numbers for tests and benchmarks: documents of random length, each a walk with a stride of its own and
-    some noise, so that there is something to learn."""
-
-    def __init__(self, vocab: int, seq_len: int, seed: int) -> None:
-        self.vocab, self.length, self.seed = vocab, seq_len + 1, seed
-
-    def sample(self, number: int) -> tuple[Ints, Ints]:
-        stream = np.random.Generator(np.random.Philox(key=[self.seed, number]))
-        documents: Ints = np.cumsum(stream.random(self.length) < 4 / self.length)
-        documents -= documents[0]
-        count = documents[-1] + 1
-        start, stride = stream.integers(0, self.vocab, count), stream.integers(1, 8, count)
-        place = np.arange(self.length) - np.searchsorted(documents, documents)
-        tokens = (start[documents] + stride[documents] * place) % self.vocab
-        noise = stream.random(self.length) < 0.05
-        return np.where(noise, stream.integers(0, self.vocab, self.length), tokens), documents
 
 
 def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, device: torch.device) -> dict[str, Tensor]:

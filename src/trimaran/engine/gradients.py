@@ -34,6 +34,9 @@ def norm_and_sums(slots: Sequence[Slot], sums: Sequence[Tensor], world: World) -
     return totals[0].sqrt(), *totals[1:]
 
 
-def clip(slots: Sequence[Slot], norm: Tensor, limit: float) -> None:
-    """Scale all gradients so that their norm is at most the limit. No value leaves the device for this."""
-    clip_grads_with_norm_([slot.value for slot in slots], limit, norm.float())
+def limit_gradients(slots: Sequence[Slot], norm: Tensor, scale: float, limit: float | None) -> None:
+    """Take the loss scale out, and shorten the whole gradient to the limit. No value leaves the device for this."""
+    if scale != 1.0:
+        torch._foreach_div_([slot.gradient for slot in slots], scale)
+    if limit is not None:
+        clip_grads_with_norm_([slot.value for slot in slots], limit, norm.float())

@@ -41,18 +41,22 @@ class Launch:
 
     def __init__(self, job: Job, options: Options) -> None:
         self.interrupts = 0
-        self.store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-        self.handlers = {number: signal.signal(number, self._interrupt) for number in STOPPING}
         context, self.alive = get_context("fork"), os.pipe()
         self.ranks: list[BaseProcess] = []
         self.reports: list[Connection] = []
         for rank in range(job.layout.devices):
-            report, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=rank_main, args=(job, options, rank, self.store.port, theirs, self.alive))
+            report, theirs = context.Pipe()
+            process = context.Process(target=rank_main, args=(job, options, rank, theirs, self.alive))
             process.start()
             theirs.close()
             self.ranks.append(process)
             self.reports.append(report)
+        # Only now: the store has threads, and a fork beside a thread that holds a lock leaves it held for ever.
+        self.store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        self.handlers = {number: signal.signal(number, self._interrupt) for number in STOPPING}
+        for report in self.reports:
+            with suppress(BrokenPipeError):  # it died already; `watch` will see it
+                report.send(self.store.port)
 
     def _interrupt(self, *_: Any) -> None:
         """Once: after this step. Twice: now."""
@@ -103,7 +107,7 @@ class Launch:
         return [Failure(RANK_FAILED, f"Rank {rank} ended with exit code {code} and said nothing.")]
 
 
-def rank_main(job: Job, options: Options, rank: int, port: int, report: Connection, alive: tuple[int, int]) -> None:
+def rank_main(job: Job, options: Options, rank: int, parent: Connection, alive: tuple[int, int]) -> None:
     """The whole life of a forked rank."""
     os.close(alive[1])
     Thread(target=_end_with_parent, args=(alive[0],), daemon=True).start()
@@ -114,11 +118,12 @@ def rank_main(job: Job, options: Options, rank: int, port: int, report: Connecti
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // count))
     try:
+        port = parent.recv()
         store = dist.TCPStore(HOST, port, is_master=False, timeout=options.patience) if count > 1 else None
         code = train(job, options, store)
     except BaseException as error:
         failure = failure_of(error, rank)
-        report.send(failure)
+        parent.send(failure)
         code = failure.code
     sys.stdout.flush()
     os._exit(code)  # without exit handlers: PyTorch's may wait for ranks that are gone

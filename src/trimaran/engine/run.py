@@ -1,30 +1,25 @@
-"""One rank's run of a Job: build, step until the end or a stop, and tell what happened. Every rank calls `train`."""
+"""One rank's run of a Job: build, go on from the last checkpoint, step until the end or a stop."""
 
-import math
-import resource
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from trimaran.engine.batches import Synthetic, batch
+from trimaran.data.source import source_of
+from trimaran.engine.batches import batch
+from trimaran.engine.checkpoint import Checkpoints
 from trimaran.engine.failure import DONE, INTERRUPTED
 from trimaran.engine.heartbeat import Heartbeat
-from trimaran.engine.progress import Progress
-from trimaran.engine.records import WARM_UP_ITERATIONS, Record, iteration_line, json_line, memory_lines, tflops
-from trimaran.engine.trainer import Step, Trainer
-from trimaran.engine.world import World, join
+from trimaran.engine.telling import Done, Teller, telling
+from trimaran.engine.trainer import Asks, Trainer
+from trimaran.engine.world import join
 from trimaran.spec import Job
-
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -40,11 +35,14 @@ def train(job: Job, options: Options, store: Any = None) -> int:
     heartbeat = Heartbeat(options.heartbeats, world.rank)
     heartbeat.beat("building")
     trainer = Trainer(job, world)
-    with stop_signals() as stop, telling(job, options, world) as teller:
-        code = loop(trainer, stop, teller, heartbeat)
+    checkpoints = Checkpoints(trainer)
+    position = checkpoints.resume()
+    with stop_signals() as stop, telling(job, options.metrics, world, position) as teller:
+        code = loop(trainer, checkpoints, stop, teller, heartbeat)
     if code == INTERRUPTED and world.rank == world.size - 1:
-        print(f"trimaran: interrupted after iteration {teller.told} of {job.steps}.", file=sys.stderr)
-    heartbeat.beat("done" if code == DONE else "interrupted", teller.told)
+        saved = f", saved in {job.saving.folder}" if job.saving.folder else ""
+        print(f"trimaran: interrupted after iteration {teller.at.iteration} of {job.steps}{saved}.", file=sys.stderr)
+    heartbeat.beat("done" if code == DONE else "interrupted", teller.at.iteration)
     if dist.is_initialized():
         dist.destroy_process_group()
     return code
@@ -72,101 +70,31 @@ def stop_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def loop(trainer: Trainer, stop: Stop, teller: "Teller", heartbeat: Heartbeat) -> int:
-    """On a GPU each step is told while the next one runs, so that the host never makes the device wait."""
+def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller, heartbeat: Heartbeat) -> int:
+    """From where the teller is to the job's last step. On a GPU each step is told while the next one runs, so that the
+    host never makes the device wait."""
     job, world = trainer.job, trainer.world
-    source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
+    source, samples = source_of(job), job.samples
     lag = 1 if world.device.type == "cuda" else 0
-    waiting: list[tuple[int, int, Step]] = []
-    consumed = 0
-    for iteration in range(1, job.steps + 1):
+    waiting: list[Done] = []
+    consumed = teller.at.consumed
+    for iteration in range(teller.at.iteration + 1, job.steps + 1):
         size = job.batch.size_after(consumed)
         parts = batch(job, source, consumed, size, world.dp_rank, world.device)
         heartbeat.beat("stepping", iteration)
         consumed += size
-        waiting.append((consumed, size, trainer.step(parts, stop.asked)))
-        while len(waiting) > lag:
-            if teller.tell(*waiting.pop(0)):
-                return INTERRUPTED if iteration < job.steps else DONE
-    for step in waiting:
-        teller.tell(*step)
+        rate = job.recipe.rate_at(consumed, samples)
+        asks = Asks(stop.asked, world.rank == 0 and checkpoints.is_time)
+        waiting.append(Done(iteration, consumed, size, rate, trainer.step(parts, rate, asks)))
+        heard = [teller.tell(waiting.pop(0)) for _ in range(len(waiting) - lag)]
+        stops = any(ask.stop for ask in heard)
+        if stops or any(ask.save for ask in heard) or checkpoints.is_due(iteration) or iteration == job.steps:
+            while waiting:
+                teller.tell(waiting.pop(0))
+            heartbeat.beat("saving", iteration)
+            checkpoints.save(replace(teller.at, loss_scale=trainer.scaler.state()))
+        if stops and iteration < job.steps:
+            checkpoints.finish()
+            return INTERRUPTED
+    checkpoints.finish()
     return DONE
-
-
-class Teller:
-    """Knows the last step told; the last rank writes it down, as in Megatron."""
-
-    def __init__(self, job: Job, world: World, progress: Progress | None = None, file: TextIO | None = None) -> None:
-        self.job, self.world, self.file, self.progress = job, world, file, progress
-        self.told, self.nan, self.peaks = 0, 0, [0.0] * job.layout.pp
-        self.since = time.perf_counter()
-
-    def tell(self, consumed: int, size: int, step: Step) -> bool:
-        """Waits for the step. True: the ranks agreed to stop after it."""
-        loss, norm, stop = float(step.loss), float(step.grad_norm), float(step.stop) > 0
-        now = time.perf_counter()
-        seconds, self.since = now - self.since, now
-        self.told += 1
-        self.nan += not math.isfinite(loss)
-        measures = self.told == WARM_UP_ITERATIONS or self.told == self.job.steps or self.told % 50 == 0
-        if measures:
-            self.peaks = peak_memory_gib(self.world)
-        if self.progress is not None:
-            self._write(self._record(consumed, size, loss, norm, seconds), measures)
-        return stop
-
-    def _record(self, consumed: int, size: int, loss: float, norm: float, seconds: float) -> Record:
-        return Record(
-            iteration=self.told,
-            iterations=self.job.steps,
-            consumed_samples=consumed,
-            consumed_tokens=consumed * self.job.model.seq_len,
-            batch=size,
-            loss=loss,
-            grad_norm=norm,
-            learning_rate=self.job.recipe.learning_rate,
-            loss_scale=1.0,
-            seconds=seconds,
-            tokens_per_second=size * self.job.model.seq_len / seconds,
-            tflops=tflops(self.job, size, seconds),
-            peak_memory_gib=self.peaks,
-            skipped=0,
-            nan=self.nan,
-            warm_up=self.told <= WARM_UP_ITERATIONS,
-        )
-
-    def _write(self, record: Record, with_memory: bool) -> None:
-        assert self.progress is not None
-        lines = [iteration_line(record, self.job.trainer.prints)]
-        if with_memory and record.iteration == WARM_UP_ITERATIONS:
-            lines += memory_lines(record.iteration, self.peaks, self.world.size // self.job.layout.pp)
-        self.progress.show(lines, record)
-        if self.file is not None:
-            self.file.write(json_line(record) + "\n")
-            self.file.flush()
-
-
-@contextmanager
-def telling(job: Job, options: Options, world: World) -> Iterator[Teller]:
-    if world.rank != world.size - 1:
-        yield Teller(job, world)
-        return
-    with Progress(job, sys.stdout) as progress:
-        if options.metrics is None:
-            yield Teller(job, world, progress)
-        else:
-            with options.metrics.open("w", encoding="utf-8") as file:
-                yield Teller(job, world, progress, file)
-
-
-def peak_memory_gib(world: World) -> list[float]:
-    """Of each stage's fullest rank: what the allocator reserved on a GPU, the process's resident peak on a CPU."""
-    if world.device.type == "cuda":
-        mine = torch.cuda.max_memory_reserved(world.device)
-    else:
-        mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    peaks = torch.zeros(world.layout.pp, device=world.device)
-    peaks[world.pp_rank] = mine / GIB
-    if world.mesh is not None:
-        dist.all_reduce(peaks, dist.ReduceOp.MAX)
-    return [round(peak, 4) for peak in peaks.tolist()]

@@ -1,14 +1,17 @@
 """Trainer: one rank of a Job, ready to step. The order in which PyTorch's parts are applied, from top to bottom."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trimaran.engine.gradients import clip, complete, norm_and_sums
+from trimaran.engine.gradients import complete, limit_gradients, norm_and_sums
+from trimaran.engine.optimizer import optimizer_of, set_rate, take_step
 from trimaran.engine.pipeline import Pipeline
-from trimaran.engine.weights import Slot, Weights, weights
+from trimaran.engine.scaling import LossScaler
+from trimaran.engine.weights import Weights, weights
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
@@ -19,7 +22,20 @@ class Step:
 
     loss: Tensor
     grad_norm: Tensor
-    stop: Tensor  # above zero: some rank was asked to stop, and all know it now
+    stop: Tensor  # above zero: some rank was asked to, and now all know it
+    save: Tensor
+    loss_scale: float
+    skipped: bool  # gradients overflowed, and nothing was moved
+
+
+class Asks(NamedTuple):
+    """What this rank was asked to do after the step; all ranks learn of it with the loss."""
+
+    stop: bool = False
+    save: bool = False
+
+
+NOTHING = Asks()
 
 
 class Trainer:
@@ -31,23 +47,30 @@ class Trainer:
             self.weights.materialise()
             self.weights.initialise()
         self.pipeline = Pipeline(self.weights) if job.layout.pp > 1 else None
-        self.optimizer = optimizer(job, self.weights.slots)
+        self.optimizer = optimizer_of(job, self.weights.slots)
+        self.scaler = LossScaler(job.recipe.loss_scale if job.precision == "fp16" else None)
 
-    def step(self, batch: dict[str, Tensor], stop: bool = False) -> Step:
-        """`batch` is this replica's share of the global batch."""
-        batch = batch | {"token_weights": self.shared_out(batch["token_weights"])}
+    def step(self, batch: dict[str, Tensor], rate: float | None = None, asks: Asks = NOTHING) -> Step:
+        """`batch` is this replica's share of the global batch; `rate` the learning rate, the recipe's unless given."""
+        scale = self.scaler.scale
+        batch = batch | {"token_weights": self.shared_out(batch["token_weights"]) * scale}
         self.weights.clear()
         loss = self.pipeline.run(batch) if self.pipeline else self.accumulate(batch)
         self.weights.reduce()
         complete(self.weights.slots, self.world)
         # Tensor ranks of the last stage have the same loss, the others none.
-        sums = [loss / self.job.layout.tp, torch.full_like(loss, float(stop))]
-        norm, loss, stops = norm_and_sums(self.weights.slots, sums, self.world)
-        if self.job.recipe.clip is not None:
-            clip(self.weights.slots, norm, self.job.recipe.clip)
-        self.optimizer.step()
-        self.weights.publish()
-        return Step(loss, norm, stops)
+        sums = [loss / (self.job.layout.tp * scale), *(torch.full_like(loss, float(ask)) for ask in asks)]
+        norm, loss, stop, save = norm_and_sums(self.weights.slots, sums, self.world)
+        norm = norm / scale
+        # Only fp16 asks the device whether the gradients are finite, which makes the host wait for it.
+        finite = not self.scaler.is_dynamic or bool(norm.isfinite())
+        if finite:
+            limit_gradients(self.weights.slots, norm, scale, self.job.recipe.clip)
+            set_rate(self.optimizer, self.job.recipe.learning_rate if rate is None else rate)
+            take_step(self.optimizer)
+            self.weights.publish()
+        self.scaler.update(finite)
+        return Step(loss, norm, stop, save, scale, skipped=not finite)
 
     def shared_out(self, token_weights: Tensor) -> Tensor:
         """Each token's part of the mean over all tokens that count, in the whole batch."""
@@ -68,15 +91,3 @@ class Trainer:
             part.backward()
             loss += part.detach()
         return loss
-
-
-def optimizer(job: Job, slots: list[Slot]) -> torch.optim.Optimizer:
-    recipe = job.recipe
-    return torch.optim.AdamW(
-        [slot.value for slot in slots],
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        eps=recipe.eps,
-        weight_decay=recipe.weight_decay,
-        fused=job.optimizer == "fused-adam",
-    )

@@ -19,7 +19,7 @@ from trimaran.engine.reduction import Reduction
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
-COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)

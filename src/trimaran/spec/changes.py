@@ -51,20 +51,22 @@ def _read(setting: str) -> tuple[list[str], Any]:
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):  # the latter: a date that does not exist
-        if kind is not str:
+        if str not in _kinds(kind):
             raise Mistake(
                 f"The value of {setting!r} is not valid YAML; a list is [1, 2], a mapping {{a: 1}}."
             ) from None
         value = text
-    return path, text if kind is str and not isinstance(value, str) else value
+    words = kind is str or (str in _kinds(kind) and not isinstance(value, dict | None))
+    return path, text if words and not isinstance(value, str) else value
 
 
 def _known(names: list[str]) -> tuple[list[str], Any]:
     """The path and the type of a field; below a mapping such as `environment` the rest is one key, dots and all."""
     kind: Any = Job
     for depth, name in enumerate(names):
-        if get_origin(kind) is dict:
-            return [*names[:depth], ".".join(names[depth:])], get_args(kind)[1]
+        mapping = next((each for each in _kinds(kind) if get_origin(each) is dict), None)
+        if mapping is not None:
+            return [*names[:depth], ".".join(names[depth:])], get_args(mapping)[1]
         noun = _noun(kind)
         if noun is None or name not in noun.model_fields:
             raise Mistake(f"There is no {'.'.join(names)} in a Job{_meant(names)}")
@@ -89,8 +91,11 @@ def _fields(noun: type[Noun], before: str = "") -> Iterator[str]:
 
 def _noun(kind: Any) -> type[Noun] | None:
     """The noun that a field holds, also where it may be None."""
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((each for each in kinds if isinstance(each, type) and issubclass(each, Noun)), None)
+    return next((each for each in _kinds(kind) if isinstance(each, type) and issubclass(each, Noun)), None)
+
+
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def _whole(name: str, value: Any) -> Any:

@@ -2,13 +2,16 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from trimaran.spec.noun import Noun
 
 
 class Data(Noun):
-    source: str = Field("synthetic", description="'synthetic', or the path of a prepared data set.")
+    source: str | dict[str, PositiveFloat] = Field(
+        "synthetic", description="'synthetic', the path of a prepared data set, or several paths with their weights."
+    )
+    validation: float = Field(0.01, ge=0, lt=1, description="The share of documents, the last, not trained on.")
     documents: Literal["joined", "apart"] = Field(
         "joined", description="apart: tokens attend only inside their own document, and positions restart with it."
     )
@@ -23,6 +26,20 @@ class Data(Noun):
     @classmethod
     def _named(cls, values: Any) -> Any:
         return source_alone(values)
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _weighted(cls, source: Any) -> Any:
+        if isinstance(source, dict):
+            if not source:
+                raise ValueError("the source of data is an empty mapping; name at least one path and its weight.")
+            for path, weight in source.items():
+                number = isinstance(weight, int | float) and not isinstance(weight, bool)
+                if not number or not 0 < weight < float("inf"):
+                    raise ValueError(f"the weight of {path} in data.source is {weight!r}, but must be a number over 0.")
+        elif not isinstance(source, str):
+            raise ValueError(f"data.source is {source!r}, but must be a path, or paths with weights: {{wiki: 0.7, …}}.")
+        return source
 
     @model_validator(mode="after")
     def _has_documents(self) -> Self:
