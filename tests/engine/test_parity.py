@@ -12,7 +12,8 @@ import torch
 
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
-from trimaran.engine.batches import Synthetic, batch
+from trimaran.data.source import Synthetic
+from trimaran.engine.batches import batch
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.world import World, arranged
 from trimaran.spec import Job

@@ -12,7 +12,8 @@ from torch.distributed.fsdp import FSDPModule
 from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.cost.states import rank_states
-from trimaran.engine.batches import Synthetic, batch
+from trimaran.data.source import Synthetic
+from trimaran.engine.batches import batch
 from trimaran.engine.pipeline import LeanStage
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.world import World, arranged

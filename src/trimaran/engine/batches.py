@@ -38,6 +38,11 @@ def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, devi
     return {name: on_device(torch.from_numpy(np.ascontiguousarray(part)), device) for name, part in parts.items()}
 
 
+def micro_batches(whole: dict[str, Tensor], rows: int) -> list[dict[str, Tensor]]:
+    splits = [tensor.split(rows) for tensor in whole.values()]
+    return [dict(zip(whole, parts, strict=True)) for parts in zip(*splits, strict=True)]
+
+
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """From pinned memory, so that the copy waits for nothing that the GPU is doing."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

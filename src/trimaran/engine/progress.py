@@ -31,11 +31,16 @@ class Progress:
         if self.bar:
             self.bar.stop()
 
-    def show(self, lines: list[str], record: Record) -> None:
+    def say(self, line: str) -> None:
         if self.bar is None:
-            print("\n".join(lines), file=self.out, flush=True)
-            return
-        for line in lines:
+            print(line, file=self.out, flush=True)
+        else:
             self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, lines: list[str], record: Record) -> None:
+        for line in lines:
+            self.say(line)
+        if self.bar is None:
+            return
         told = f"loss {record.loss:.4f}  {record.tokens_per_second:,.0f} tokens/s"
         self.bar.update(self.task, completed=record.iteration, description=told)

@@ -1,6 +1,7 @@
 """What is told of every iteration: a Record, the BigScience log line made of it, and its JSON line."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 
 from trimaran.cost.flops import FORMULAS, Step
@@ -52,6 +53,12 @@ def iteration_line(record: Record, formula: str) -> str:
         f"TFLOPs: {record.tflops[formula]:.2f}",
     ]
     return " | ".join(fields) + " |"
+
+
+def validation_line(iteration: int, loss: float) -> str:
+    """Megatron's."""
+    perplexity = math.exp(min(20.0, loss))
+    return f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
 
 
 def argument_lines(job: Job) -> list[str]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.checkpoint import Checkpoints
+from trimaran.engine.evaluation import evaluate
 from trimaran.engine.failure import DONE, INTERRUPTED
 from trimaran.engine.heartbeat import Heartbeat
 from trimaran.engine.telling import Done, Teller, telling
@@ -74,7 +75,7 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
     """From where the teller is to the job's last step. On a GPU each step is told while the next one runs, so that the
     host never makes the device wait."""
     job, world = trainer.job, trainer.world
-    source, samples = source_of(job), job.samples
+    source, unseen, samples = source_of(job), source_of(job, "validation"), job.samples
     lag = 1 if world.device.type == "cuda" else 0
     waiting: list[Done] = []
     consumed = teller.at.consumed
@@ -87,13 +88,18 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
         asks = Asks(stop.asked, world.rank == 0 and checkpoints.is_time)
         waiting.append(Done(iteration, consumed, size, rate, trainer.step(parts, rate, asks)))
         heard = [teller.tell(waiting.pop(0)) for _ in range(len(waiting) - lag)]
-        stops = any(ask.stop for ask in heard)
-        if stops or any(ask.save for ask in heard) or checkpoints.is_due(iteration) or iteration == job.steps:
-            while waiting:
-                teller.tell(waiting.pop(0))
+        stops, last = any(ask.stop for ask in heard), iteration == job.steps
+        saves = stops or last or any(ask.save for ask in heard) or checkpoints.is_due(iteration)
+        validates = job.validation.every is not None and (last or iteration % job.validation.every == 0)
+        while waiting and (saves or validates):
+            teller.tell(waiting.pop(0))
+        if validates:
+            heartbeat.beat("validating", iteration)
+            teller.tell_validation(evaluate(trainer, unseen))
+        if saves:
             heartbeat.beat("saving", iteration)
             checkpoints.save(replace(teller.at, loss_scale=trainer.scaler.state()))
-        if stops and iteration < job.steps:
+        if stops and not last:
             checkpoints.finish()
             return INTERRUPTED
     checkpoints.finish()

@@ -1,5 +1,6 @@
 """What is told of a run: after every step its record, on the last rank to people and files."""
 
+import json
 import math
 import resource
 import sys
@@ -15,7 +16,15 @@ import torch.distributed as dist
 
 from trimaran.engine.position import Position
 from trimaran.engine.progress import Progress
-from trimaran.engine.records import WARM_UP_ITERATIONS, Record, iteration_line, json_line, memory_lines, tflops
+from trimaran.engine.records import (
+    WARM_UP_ITERATIONS,
+    Record,
+    iteration_line,
+    json_line,
+    memory_lines,
+    tflops,
+    validation_line,
+)
 from trimaran.engine.trainer import Asks, Step
 from trimaran.engine.world import World
 from trimaran.spec import Job
@@ -67,6 +76,14 @@ class Teller:
         if self.progress is not None:
             self._write(self._record(done, loss, norm, seconds))
         return asks
+
+    def tell_validation(self, loss: float) -> None:
+        """Time spent on it belongs to no iteration."""
+        if self.progress is not None:
+            self.progress.say(validation_line(self.at.iteration, loss))
+        if self.file is not None:
+            self.file.write(json.dumps({"iteration": self.at.iteration, "validation_loss": loss}) + "\n")
+        self.since = time.perf_counter()
 
     def _record(self, done: Done, loss: float, norm: float, seconds: float) -> Record:
         tokens = self.job.model.seq_len

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trimaran.engine.batches import micro_batches
 from trimaran.engine.gradients import complete, limit_gradients, norm_and_sums
 from trimaran.engine.optimizer import optimizer_of, set_rate, take_step
 from trimaran.engine.pipeline import Pipeline
@@ -82,11 +83,10 @@ class Trainer:
     def accumulate(self, batch: dict[str, Tensor]) -> Tensor:
         """Forward and backward of each micro batch in turn, without a pipeline."""
         (model,) = self.weights.modules
-        splits = [tensor.split(self.job.layout.micro_batch) for tensor in batch.values()]
-        micro_batches = [dict(zip(batch, parts, strict=True)) for parts in zip(*splits, strict=True)]
+        parts = micro_batches(batch, self.job.layout.micro_batch)
         loss = torch.zeros((), device=self.world.device)
-        for i, micro_batch in enumerate(micro_batches):
-            self.weights.before(i, len(micro_batches))
+        for i, micro_batch in enumerate(parts):
+            self.weights.before(i, len(parts))
             part = model(micro_batch["tokens"], **micro_batch)
             part.backward()
             loss += part.detach()

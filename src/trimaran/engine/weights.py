@@ -57,6 +57,7 @@ class Weights:
 
     def __init__(self, job: Job, world: World) -> None:
         self.job, self.world = job, world
+        self.dtype = COMPUTE_DTYPE[job.precision]
         self.stages = range(world.pp_rank, job.layout.stages, job.layout.pp)
         with torch.device("meta"):
             self.modules = [self._module(stage) for stage in self.stages]
@@ -130,7 +131,6 @@ class Replicated(Weights):
 
     def __init__(self, job: Job, world: World) -> None:
         super().__init__(job, world)
-        self.dtype = COMPUTE_DTYPE[job.precision]
         for module in self.modules:
             module.to(self.dtype)
 
@@ -189,7 +189,7 @@ class Sharded(Weights):
     def __init__(self, job: Job, world: World) -> None:
         super().__init__(job, world)
         assert world.mesh is not None
-        policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[job.precision], reduce_dtype=torch.float32)
+        policy = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
         options: dict[str, Any] = {
             "mesh": world.mesh["dp"],
             "reshard_after_forward": job.layout.zero == 3,
