@@ -37,10 +37,10 @@ def finished(*arguments: str, environment: Mapping[str, str] | None = None, limi
 
 
 def until_iteration(process: subprocess.Popen[str], iteration: int) -> None:
-    """Read the log up to this iteration's line."""
+    """Read the log up to the line of this iteration, or of a later one."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith(f" iteration {iteration:8d}/"):
+        if line.startswith(" iteration ") and int(line[11:19]) >= iteration:
             return
     raise AssertionError(f"the run ended before iteration {iteration}: {process.communicate()[1]}")
 

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import time
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Checkpoints:
         self.trainer, self.world, self.saving = trainer, trainer.world, trainer.job.saving
         self.folder = Path(self.saving.folder) if self.saving.folder else None
         self.alone = self.world.mesh is None
+        if self.alone:  # which is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         # What is written in the background must not meet the training's own collectives.
         background = self.folder is not None and self.saving.asynchronous and not self.alone
         self.group = dist.new_group(backend="gloo") if background else None

@@ -1,0 +1,157 @@
+"""Checkpoints: a run goes on under any other layout as if never stopped, and a killed one loses no complete save."""
+
+import json
+import shutil
+import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.commands import finished, losses, train, until_iteration
+from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
+from tests.engine.pool import Pool
+from trimaran.data.source import source_of
+from trimaran.engine.batches import batch
+from trimaran.engine.checkpoint import Checkpoints, newest
+from trimaran.engine.evaluation import evaluate
+from trimaran.engine.position import Position
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.world import World, arranged
+from trimaran.spec import Job, Mistake
+
+STEPS, SAVED_AT = 6, 3
+UNTIED = {"tied_embeddings": False}
+
+Z3 = {"dp": 2, "zero": 3, "micro_batch": 2}
+ALL = {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "sequence_parallel": True}
+# (model, the layout that saves, the layout that goes on)
+PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "one process to all three": (GPT, {}, ALL),
+    "all three to one process": (GPT, ALL, {}),
+    "all three to pp4": (GPT, ALL, {"pp": 4}),
+    "tp2 to tp4": (GPT, {"tp": 2, "micro_batch": 8}, {"tp": 4, "micro_batch": 8}),
+    "tp4 to dp2 zero3": (GPT, {"tp": 4, "micro_batch": 8}, Z3),
+    "zero3 to zero1": (BLOOM, Z3, Z3 | {"zero": 1}),
+    "zero1 to zero0": (BLOOM, Z3 | {"zero": 1}, {"dp": 2}),
+    "dp2 to dp4": (BLOOM, Z3, {"dp": 4, "zero": 2}),
+    "pp2 to virtual stages": (LLAMA, {"pp": 2}, {"pp": 2, "virtual_stages": 2, "schedule": "interleaved"}),
+    "virtual stages to pp4": (LLAMA, {"pp": 2, "virtual_stages": 2, "schedule": "interleaved"}, {"pp": 4}),
+    "untied, pp2 to tp2": (LLAMA | UNTIED, {"pp": 2}, {"tp": 2, "micro_batch": 4}),
+    "another micro batch": (LLAMA | UNTIED, {"micro_batch": 8}, {"micro_batch": 1}),
+}
+RECIPE = {"learning_rate": 1e-3, "schedule": "cosine", "warmup_samples": 16, "minimum_learning_rate": 1e-4}
+
+
+def job(model: dict[str, Any], layout: dict[str, Any], folder: Path | None, **rest: Any) -> Job:
+    saving = {"folder": str(folder) if folder else None}
+    return job_of(model, layout, **{"saving": saving, "recipe": RECIPE, "steps": STEPS, **rest})
+
+
+def trained(rank: int, job: Job, until: int) -> list[float]:
+    """Go on from the newest checkpoint to this step and save there: the losses, and the loss on unseen data."""
+    device = torch.device("cpu")
+    alone = job.layout.devices == 1
+    world = World(job.layout, device) if alone else arranged(job.layout, job.model.tied_embeddings, device, rank)
+    trainer = Trainer(job, world)
+    checkpoints = Checkpoints(trainer)
+    position = checkpoints.resume()
+    consumed, found, source = position.consumed, [], source_of(job)
+    for iteration in range(position.iteration, until):
+        parts = batch(job, source, consumed, job.batch.size, world.dp_rank, device)
+        consumed += job.batch.size
+        found.append(float(trainer.step(parts, job.recipe.rate_at(consumed, job.samples)).loss))
+        checkpoints.save(Position(iteration + 1, consumed, 0, 0, trainer.scaler.state()))
+    checkpoints.finish()
+    return [*found, evaluate(trainer, source_of(job, "validation"))]
+
+
+@pytest.fixture(scope="session")
+def never_stopped(pool: Pool) -> Any:
+    @cache
+    def of_model(text: str) -> list[float]:
+        return pool.run(1, trained, job(json.loads(text), {}, None), STEPS)[0]
+
+    return of_model
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_run_goes_on_under_another_layout_as_if_never_stopped(
+    pair: str, pool: Pool, never_stopped: Any, tmp_path: Path
+) -> None:
+    model, first, second = PAIRS[pair]
+    saved, gone_on = (job(model, layout, tmp_path) for layout in (first, second))
+    begun = pool.run(saved.layout.devices, trained, saved, SAVED_AT)
+    expected = never_stopped(json.dumps(model))
+    for of_rank in begun:
+        assert of_rank[:-1] == pytest.approx(expected[:SAVED_AT], rel=1e-5)
+    for of_rank in pool.run(gone_on.layout.devices, trained, gone_on, STEPS):
+        assert of_rank == pytest.approx(expected[SAVED_AT:], rel=1e-5)
+
+
+@pytest.mark.parametrize("layout", [{}, {"dp": 2, "zero": 1}], ids=["one process", "dp2 zero1"])
+def test_a_save_in_the_background_is_of_the_step_it_was_asked_for(
+    layout: dict[str, Any], pool: Pool, never_stopped: Any, tmp_path: Path
+) -> None:
+    background = {"folder": str(tmp_path), "asynchronous": True, "keep": 10}
+    asked = job(GPT, layout, None, saving=background)
+    pool.run(asked.layout.devices, trained, asked, STEPS)
+    for later in range(SAVED_AT + 1, STEPS + 1):
+        shutil.rmtree(tmp_path / f"step-{later:08d}")
+    again = pool.run(asked.layout.devices, trained, asked, STEPS)[0]
+    assert again == pytest.approx(never_stopped(json.dumps(GPT))[SAVED_AT:], rel=1e-5)
+
+
+def test_the_newest_are_kept(pool: Pool, tmp_path: Path) -> None:
+    kept = job(GPT, {}, None, saving={"folder": str(tmp_path), "keep": 2})
+    pool.run(1, trained, kept, 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
+
+
+def test_a_half_written_one_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "step-00000002").mkdir()
+    (tmp_path / ".step-00000003.partial").mkdir()
+    assert newest(tmp_path) == tmp_path / "step-00000002"
+
+
+def test_a_checkpoint_of_another_model_is_named_by_its_first_difference(pool: Pool, tmp_path: Path) -> None:
+    pool.run(1, trained, job(GPT, {}, tmp_path), 1)
+    other = job(GPT | {"hidden": 64}, {}, tmp_path)
+    with pytest.raises(Mistake, match=r"is of another model: its hidden is 32, the job's 64;"):
+        Checkpoints(Trainer(other, World(other.layout, torch.device("cpu")))).resume()
+
+
+def test_a_run_killed_while_it_saves_goes_on_from_a_complete_checkpoint(tmp_path: Path) -> None:
+    """Saving after every step, killed with -9 again and again: the losses are those of a run that was left alone."""
+    saving = ("--set", f"saving.folder={tmp_path}", "--set", "saving.every=1", "--set", "layout.dp=2")
+    for seen in (1, 3, 2, 4):
+        process = train("tiny", "--steps", "100000", *saving)
+        begun = newest(tmp_path)
+        first = int(begun.name[5:]) if begun else 0
+        until_iteration(process, first + seen)
+        process.kill()
+        process.communicate()
+    code, out, err = finished("tiny", "--steps", "14", *saving)
+    assert (code, err) == (0, "")
+    _, alone, _ = finished("tiny", "--steps", "14")
+    last = losses(out)
+    assert [float(loss) for loss in last] == pytest.approx([float(loss) for loss in losses(alone)[-len(last) :]], 1e-5)
+
+
+def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path) -> None:
+    saving = ("--set", f"saving.folder={tmp_path}")
+    process = train("tiny", "--steps", "100000", "--set", "layout.pp=2", *saving)
+    until_iteration(process, 2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 5
+    path = newest(tmp_path)
+    assert path is not None
+    at = int(path.name[5:])
+    assert err == f"trimaran: interrupted after iteration {at} of 100000, saved in {tmp_path}.\n"
+    code, out, _ = finished("tiny", "--steps", str(at + 2), "--set", "layout.tp=2", *saving)
+    assert code == 0
+    assert f" iteration {at + 1:8d}/" in out
+    assert f" iteration {at:8d}/" not in out
