@@ -1,5 +1,6 @@
 """Adam, in the three kinds a Job can name: PyTorch's plain and fused ones and torchao's with 8-bit moments."""
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,7 @@ def optimizer_of(job: Job, slots: Iterable[Slot]) -> Optimizer:
     ]
     options: dict[str, Any] = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.eps}
     if job.optimizer == "adam-8bit":
+        logging.getLogger("torchao").setLevel(logging.ERROR)  # it tells of every extension this machine cannot load
         from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
 
         return AdamW8bit(groups, **options)

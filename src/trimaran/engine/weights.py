@@ -189,7 +189,8 @@ class Sharded(Weights):
     def __init__(self, job: Job, world: World) -> None:
         super().__init__(job, world)
         assert world.mesh is not None
-        policy = MixedPrecisionPolicy(param_dtype=self.dtype, reduce_dtype=torch.float32)
+        # Inputs stay as they are: tokens' weights in fp16 would overflow, in bf16 round.
+        policy = MixedPrecisionPolicy(self.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         options: dict[str, Any] = {
             "mesh": world.mesh["dp"],
             "reshard_after_forward": job.layout.zero == 3,
