@@ -12,6 +12,7 @@ from tests.engine.pool import Pool
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.optimizer import decays
+from trimaran.engine.pipeline import ZERO_BUBBLE_WORKS
 from trimaran.engine.scaling import LossScaler
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.world import World, arranged
@@ -27,6 +28,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     **{f"dp2 zero{zero}": {"dp": 2, "zero": zero, "micro_batch": 2} for zero in range(4)},
     "tp2 pp2 dp2": {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2},
 }
+if not ZERO_BUBBLE_WORKS:  # with this PyTorch
+    del LAYOUTS["pp2 zero-bubble"]
 # Relative, of losses: rounding to 8 bits (bf16) or 11 (fp16) differs with the order of sums.
 TOLERANCE = {"fp32": 1e-5, "bf16": 3e-3, "fp16": 1e-3}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -15,6 +16,7 @@ from torch.distributed.pipelining import (
 
 from trimaran.engine.model import Stage
 from trimaran.engine.weights import COMPUTE_DTYPE, Weights
+from trimaran.spec import Mistake
 
 SCHEDULES = {
     "gpipe": ScheduleGPipe,
@@ -22,6 +24,7 @@ SCHEDULES = {
     "interleaved": ScheduleInterleaved1F1B,
     "zero-bubble": ScheduleInterleavedZeroBubble,
 }
+ZERO_BUBBLE_WORKS = Version(torch.__version__).release >= (2, 13)
 
 
 class BufferOnDemand(dict[int, Any]):
@@ -81,6 +84,11 @@ class Pipeline:
 
     def __init__(self, weights: Weights) -> None:
         self.weights, self.job, self.world, self.stages = weights, weights.job, weights.world, weights.stages
+        if self.job.layout.schedule == "zero-bubble" and not ZERO_BUBBLE_WORKS:
+            raise Mistake(
+                f"The zero-bubble schedule needs PyTorch 2.13; {torch.__version__} cannot split the backward pass"
+                " of the engine's own operations; the nearest that works: schedule 1f1b."
+            )
         self.count = 0
         self.schedule: Any = None
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.checkpoint import Checkpoints
+from trimaran.engine.clock import mark
 from trimaran.engine.evaluation import evaluate
 from trimaran.engine.failure import DONE, INTERRUPTED
 from trimaran.engine.heartbeat import Heartbeat
@@ -86,7 +87,8 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
         consumed += size
         rate = job.recipe.rate_at(consumed, samples)
         asks = Asks(stop.asked, world.rank == 0 and checkpoints.is_time)
-        waiting.append(Done(iteration, consumed, size, rate, trainer.step(parts, rate, asks)))
+        step = trainer.step(parts, rate, asks)
+        waiting.append(Done(iteration, consumed, size, rate, step, mark(world.device)))
         heard = [teller.tell(waiting.pop(0)) for _ in range(len(waiting) - lag)]
         stops, last = any(ask.stop for ask in heard), iteration == job.steps
         saves = stops or last or any(ask.save for ask in heard) or checkpoints.is_due(iteration)
@@ -99,6 +101,8 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
         if saves:
             heartbeat.beat("saving", iteration)
             checkpoints.save(replace(teller.at, loss_scale=trainer.scaler.state()))
+        if validates or saves:
+            teller.pause()
         if stops and not last:
             checkpoints.finish()
             return INTERRUPTED

@@ -4,7 +4,6 @@ import json
 import math
 import resource
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import TextIO
 import torch
 import torch.distributed as dist
 
+from trimaran.engine.clock import Mark, mark, seconds_between
 from trimaran.engine.position import Position
 from trimaran.engine.progress import Progress
 from trimaran.engine.records import (
@@ -42,6 +42,7 @@ class Done:
     size: int
     rate: float
     step: Step
+    ended: Mark
 
 
 class Teller:
@@ -53,14 +54,17 @@ class Teller:
         self.job, self.world, self.at, self.file, self.progress = job, world, at, file, progress
         self.told = 0  # since this start
         self.peaks = [0.0] * job.layout.pp
-        self.since = time.perf_counter()
+        self.pause()
+
+    def pause(self) -> None:
+        """What was done since the last step belongs to no iteration."""
+        self.since = mark(self.world.device)
 
     def tell(self, done: Done) -> Asks:
         """Waits for the step. What all ranks agreed to do after it."""
         loss, norm = float(done.step.loss), float(done.step.grad_norm)
         asks = Asks(float(done.step.stop) > 0, float(done.step.save) > 0)
-        now = time.perf_counter()
-        seconds, self.since = now - self.since, now
+        seconds, self.since = seconds_between(self.since, done.ended), done.ended
         self.told += 1
         self.at = replace(
             self.at,
@@ -78,12 +82,10 @@ class Teller:
         return asks
 
     def tell_validation(self, loss: float) -> None:
-        """Time spent on it belongs to no iteration."""
         if self.progress is not None:
             self.progress.say(validation_line(self.at.iteration, loss))
         if self.file is not None:
             self.file.write(json.dumps({"iteration": self.at.iteration, "validation_loss": loss}) + "\n")
-        self.since = time.perf_counter()
 
     def _record(self, done: Done, loss: float, norm: float, seconds: float) -> Record:
         tokens = self.job.model.seq_len
