@@ -109,8 +109,8 @@ class Checkpoints:
             partial.rename(self.folder / partial.name[1:].removesuffix(".partial"))
             _sync_to_disk(self.folder)
             complete = sorted(path for path in self.folder.glob("step-*") if COMPLETE.fullmatch(path.name))
-            for old in complete[: -self.saving.keep]:
-                shutil.rmtree(old)
+            for old in complete[: -self.saving.keep]:  # first the name: half a folder must not look complete
+                shutil.rmtree(old.rename(self.folder / f".{old.name}.partial"))
         self._meet()
 
     def _meet(self) -> None:

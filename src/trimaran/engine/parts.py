@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -36,8 +36,6 @@ class Part:
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
-        from torch import Size
-
         return ChunkStorageMetadata(Size(self.offsets), Size(self.sizes))
 
     def of(self, local: Tensor) -> Tensor:
@@ -76,7 +74,7 @@ class SaveParts(DefaultSavePlanner):
         return WriteItem(
             index=MetadataIndex(name, chunk.offsets),
             type=WriteItemType.SHARD,
-            tensor_data=TensorWriteData(chunk, properties, type(chunk.sizes)(part.whole)),
+            tensor_data=TensorWriteData(chunk, properties, Size(part.whole)),
         )
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
