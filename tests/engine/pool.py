@@ -1,5 +1,5 @@
-"""Eight processes, forked now and then and used by every test: `pool.run(4, function, arguments)` calls the function on four of
-them, joined in a gloo process group, and gives their results by rank."""
+"""Eight processes that every test uses: `pool.run(4, function, arguments)` calls the function on four of them, joined
+in a gloo process group, and gives their results by rank."""
 
 import multiprocessing
 import os
