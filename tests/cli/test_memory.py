@@ -37,7 +37,7 @@ def test_a_rank_that_is_not_there_gets_a_sentence(trimaran: Command) -> None:
 def test_another_trainers_job_gets_a_sentence(trimaran: Command) -> None:
     ran = trimaran("memory", "tiny", "--set", "trainer=megatron-lm")
     assert ran.code == 2
-    assert "is for megatron-lm, but exact memory is that of our own trainer; add --set trainer=trimaran" in ran.err
+    assert "is for megatron-lm, but the engine is our own trainer; add --set trainer=trimaran" in ran.err
 
 
 def test_without_torch_it_says_what_to_install(trimaran: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,9 @@ MISTAKES = {
     "impossible": (["tiny", "--set", "layout.tp=3"], {}, "heads 4 cannot be cut into tp 3 equal parts."),
     "another machine": (["gpt-1b3-h200"], {}, "but this machine has cpu-"),
     "too large": (["tiny", "--set", "model.hidden=65536"], {}, "GiB on a device for weights, gradients and optimizer"),
-    "no folder": (["tiny", "--metrics", "nowhere/m.jsonl"], {}, "there is no folder nowhere."),
+    "no folder": (["tiny", "--metrics", "nowhere/m.jsonl"], {}, "nowhere/m.jsonl cannot be written: No such file"),
+    "no place to save": (["tiny", "--set", "saving.folder=/dev/null/x"], {}, "cannot be written: Not a directory."),
+    "another trainer": (["tiny", "--set", "trainer=megatron-lm"], {}, "is for megatron-lm, but the engine is our own"),
     "unequal world": (
         ["tiny"],
         {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"},

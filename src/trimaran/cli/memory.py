@@ -36,16 +36,13 @@ def memory(
 
     Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
     """
+    from trimaran.cli.need import need_our_trainer
     from trimaran.spec import Mistake
     from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
 
     read = changed(load_job(job), set_ or [])
-    if read.trainer.name != "trimaran":
-        raise Mistake(
-            f"{read.name} is for {read.trainer.name}, but exact memory is that of our own trainer;"
-            " add --set trainer=trimaran, or ask `trimaran explain` for the cost model's prediction."
-        )
+    need_our_trainer(read)
     if not 0 <= rank < read.layout.devices:
         raise Mistake(
             f"There is no rank {rank}: the {read.layout.devices} of this layout are 0 to {read.layout.devices - 1}."

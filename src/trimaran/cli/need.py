@@ -1,6 +1,10 @@
-"""What a command needs beyond the core installation."""
+"""What a command that runs the engine needs: PyTorch, and a job that is for our own trainer."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trimaran.spec import Job
 
 
 def need_torch(command: str) -> None:
@@ -9,3 +13,15 @@ def need_torch(command: str) -> None:
         from trimaran.spec import Mistake
 
         raise Mistake(f"`{command}` needs PyTorch, which is not installed here: pip install 'trimaran[train]'.")
+
+
+def need_our_trainer(job: "Job") -> None:
+    from trimaran.spec import Mistake
+
+    if job.trainer.name != "trimaran":
+        raise Mistake(
+            f"The job {job.name} is for {job.trainer.name}, but the engine is our own trainer;"
+            " add --set trainer=trimaran, or ask `trimaran explain` for the cost model's prediction."
+        )
+    if job.precision == "fp8":
+        raise Mistake("The engine does not train in fp8 yet, only plans it; the nearest that works: precision bf16.")

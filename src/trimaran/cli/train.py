@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trimaran.cli.need import need_torch
+from trimaran.cli.need import need_our_trainer, need_torch
 
 
 def train(
@@ -32,17 +32,20 @@ def train(
     from trimaran.data.source import check
     from trimaran.engine.rendezvous import is_first, meeting
     from trimaran.spec import Mistake
+    from trimaran.spec.changes import changed
+    from trimaran.spec.files import load_job
 
     try:
-        asked = job_of(job, [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
+        asked = changed(load_job(job), [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
+        need_our_trainer(asked)
         meeting(os.environ, asked.layout.devices)
         check_here(asked)
         check(asked)
-        for file in (metrics, heartbeats):
-            check_writable(file)
+        check_writable(metrics, heartbeats, asked.saving.folder)
         if is_first(os.environ):
             announce(asked)
         need_torch("trimaran train")
+        os.environ.update(asked.environment)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
         from trimaran.engine.launch import run
         from trimaran.engine.run import Options
@@ -53,14 +56,6 @@ def train(
             raise
         raise typer.Exit(2) from None  # rank 0 says it for all
     raise typer.Exit(code)
-
-
-def job_of(name: str, settings: list[str]) -> Any:
-    from trimaran.spec.changes import changed
-    from trimaran.spec.files import load_job
-
-    loaded = load_job(name)
-    return changed(loaded, settings) if settings else loaded
 
 
 def check_here(job: Any) -> None:
@@ -83,11 +78,18 @@ def check_here(job: Any) -> None:
         )
 
 
-def check_writable(file: Path | None) -> None:
+def check_writable(metrics: Path | None, *folders: Path | str | None) -> None:
+    """Before hours of training, not after them."""
     from trimaran.spec import Mistake
 
-    if file is not None and not file.parent.is_dir():
-        raise Mistake(f"{file} cannot be written: there is no folder {file.parent}.")
+    try:
+        if metrics is not None:
+            metrics.open("a").close()
+        for folder in folders:
+            if folder is not None:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(f"{error.filename} cannot be written: {error.strerror}.") from None
 
 
 def announce(job: Any) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
-from trimaran.cost.stages import stage_layer_counts, stage_parameters
+from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
 
 FP32 = 4
-CHUNK_LOGITS = 2**27  # of engine.loss
+CHUNK_LOGITS = 2**27  # made at once: half a GiB in fp32, enough for full-speed products, small beside a model
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
 
 
 def stage_layers(c: Columns, stage: str) -> Any:
-    first, middle, last = stage_layer_counts(c)
-    return {"first": first, "middle": middle, "last": last}[stage]
-
-
-def layer_parameters(c: Columns) -> Any:
-    return (2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn) / c.tp
+    return dict(zip(("first", "middle", "last"), stage_layer_counts(c), strict=True))[stage]
 
 
 def whole(c: Columns) -> Any:
@@ -174,11 +169,16 @@ def bias_bytes(c: Columns) -> Any:
     return c.bias_heads / c.tp * c.seq**2 * COMPUTE_BYTES[c.precision]
 
 
+def chunk_tokens(rows: Any) -> Any:
+    """Tokens whose logits engine.loss makes at once, for so many rows of the vocabulary."""
+    return np.maximum(128, CHUNK_LOGITS // rows // 128 * 128)
+
+
 def loss_bytes(c: Columns) -> Any:
     """Logits of one chunk of tokens, and the gradients that the loss makes at once."""
     compute = COMPUTE_BYTES[c.precision]
     rows = c.vocab_rows / c.tp
-    chunk = np.maximum(128, CHUNK_LOGITS // rows // 128 * 128)
+    chunk = chunk_tokens(rows)
     logits = np.minimum(chunk, c.tokens) * rows
     matrix = rows * c.hidden
     summed = np.where(chunk < c.tokens, matrix * FP32, 0.0)

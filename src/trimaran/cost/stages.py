@@ -16,10 +16,13 @@ def stage_layer_counts(c: Columns) -> tuple[Any, Any, Any]:
 
 def stage_parameters(c: Columns, stage: str) -> Any:
     """On one tensor rank; norms and biases are left out (under 0.1 %)."""
-    layer = 2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn
     first, middle, last = stage_layer_counts(c)
-    embedding = c.vocab_rows * c.hidden
     if stage == "middle":
-        return middle * layer / c.tp
+        return middle * layer_parameters(c)
     both = np.where(c.pp == 1, np.where(c.tied, 1, 2), 1)
-    return ((first if stage == "first" else last) * layer + both * embedding) / c.tp
+    return (first if stage == "first" else last) * layer_parameters(c) + both * c.vocab_rows * c.hidden / c.tp
+
+
+def layer_parameters(c: Columns) -> Any:
+    """The matrices of one layer, on one tensor rank."""
+    return (2 * c.hidden**2 + 2 * c.hidden * c.kv_width + c.matrices * c.hidden * c.ffn) / c.tp

@@ -36,7 +36,8 @@ def rank_states(job: Job, rank: int) -> States:
             used = min(max(rows - room * dp_rank, 0), room) if sharded else rows
             weights += (room * layout.dp if sharded else rows) * width * compute
             master += room * width * FP32 if sharded or compute != FP32 else 0
-            shards = sharded and layout.zero >= 2 and layout.pp == 1
+            # A lone micro batch's gradients are reduced as they come, block by block.
+            shards = sharded and layout.pp == 1 and (layout.zero >= 2 or job.micro_batches == 1)
             gradients += (room if shards else rows) * width * FP32
             reduced += room * width * FP32
             optimizer += int(used * width * STATE_BYTES[job.optimizer]) + FP32  # and the count of steps

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from trimaran.engine.failure import DONE, INTERRUPTED, RANK_FAILED, Failure, failure_of
 from trimaran.engine.rendezvous import Meeting, meeting
 from trimaran.engine.run import Options, train
-from trimaran.spec import Job, Mistake
+from trimaran.spec import Job
 
 SECONDS_TO_EXPLAIN = 2.0  # after a first failure: the true cause may be heard after its consequences
 HOST = "127.0.0.1"
@@ -82,7 +82,10 @@ class Launch:
             process.join()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        if self.interrupts or any(process.exitcode == INTERRUPTED for process in self.ranks):
+        codes = {process.exitcode for process in self.ranks}
+        if self.interrupts or INTERRUPTED in codes:
+            if INTERRUPTED not in codes:  # a rank that ends so has said where
+                print("trimaran: interrupted before a step was done; nothing was saved by it.", file=sys.stderr)
             return INTERRUPTED
         if not failures:
             return DONE
@@ -143,8 +146,6 @@ def joined(job: Job, options: Options, place: Meeting) -> int:
         if place.world > 1:
             store, _, _ = next(dist.rendezvous("env://", timeout=options.patience))
         return train(job, options, store)
-    except Mistake:
-        raise
     except Exception as error:
         failure = failure_of(error, place.rank)
         if _may_speak(store, failure):

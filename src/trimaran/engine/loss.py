@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trimaran.cost.engine_memory import chunk_tokens
 from trimaran.engine.collectives import TensorAxis
-
-CHUNK_LOGITS = 2**27  # half a GiB in fp32: large enough for full-speed matrix products, small beside a model
 
 
 def linear_cross_entropy(
@@ -34,7 +33,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         wants_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
         grad_x, grad_matrix = torch.empty_like(x) if wants_gradients else None, None
-        size = chunk_tokens(matrix.shape[0])
+        size = int(chunk_tokens(matrix.shape[0]))
         for begin in range(0, len(x), size):
             part = slice(begin, begin + size)
             loss_chunk, grad_logits = chunk_loss(
@@ -67,10 +66,6 @@ class LinearCrossEntropy(torch.autograd.Function):
             grad_matrix.data.mul_(grad.to(grad_matrix.dtype))
             ctx.scaled = True
         return grad_x, grad_matrix, None, None, None, None
-
-
-def chunk_tokens(rows: int) -> int:
-    return max(128, CHUNK_LOGITS // rows // 128 * 128)
 
 
 def chunk_loss(

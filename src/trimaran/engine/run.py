@@ -76,7 +76,8 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
     """From where the teller is to the job's last step. On a GPU each step is told while the next one runs, so that the
     host never makes the device wait."""
     job, world = trainer.job, trainer.world
-    source, unseen, samples = source_of(job), source_of(job, "validation"), job.samples
+    source, samples = source_of(job), job.samples
+    unseen = source_of(job, "validation") if job.validation.every else None
     lag = 1 if world.device.type == "cuda" else 0
     waiting: list[Done] = []
     consumed = teller.at.consumed
@@ -95,7 +96,7 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
         validates = job.validation.every is not None and (last or iteration % job.validation.every == 0)
         while waiting and (saves or validates):
             teller.tell(waiting.pop(0))
-        if validates:
+        if validates and unseen is not None:
             heartbeat.beat("validating", iteration)
             teller.tell_validation(evaluate(trainer, unseen))
         if saves:

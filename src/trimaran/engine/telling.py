@@ -13,6 +13,7 @@ from typing import TextIO
 import torch
 import torch.distributed as dist
 
+from trimaran.cost.memory import GIB
 from trimaran.engine.clock import Mark, mark, seconds_between
 from trimaran.engine.position import Position
 from trimaran.engine.progress import Progress
@@ -29,7 +30,6 @@ from trimaran.engine.trainer import Asks, Step
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
-GIB = 2**30
 MEMORY_EVERY = 50  # iterations between two questions to all ranks
 
 

@@ -4,6 +4,7 @@ Both give the optimizer the same thing: Slots, this rank's fp32 values with thei
 not means: the loss is divided by the tokens of the whole batch before.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,8 +53,12 @@ class Slot:
         return tensor_copies * (1 if self.sharded else world.layout.dp)
 
 
-class Weights:
+class Weights(ABC):
     """Of the pipeline stages this rank has: first shapes only (the meta device), then memory, then first values."""
+
+    sharded: bool  # over the replicas
+    slots: list[Slot]
+    parameters: list[Any]  # of the modules, one a slot; where sharded, DTensors
 
     def __init__(self, job: Job, world: World) -> None:
         self.job, self.world = job, world
@@ -91,8 +96,9 @@ class Weights:
             assert not parameters, f"cost.tensors does not know {list(parameters)}"
         return found
 
-    def _value(self, parameter: nn.Parameter) -> nn.Parameter:
-        raise NotImplementedError
+    @abstractmethod
+    def _value(self, parameter: Any) -> nn.Parameter:
+        """The fp32 numbers behind a module's parameter."""
 
     def initialise(self) -> None:
         """First values, by the job's seed."""
@@ -101,25 +107,23 @@ class Weights:
                 fill(slot.value, slot.tensor, slot.offsets(self.world), self.job.model, self.job.seed)
         self.publish()
 
-    sharded: bool  # over the replicas
-    slots: list[Slot]
-    parameters: list[Any]  # of the modules, one a slot; where sharded, DTensors
-
     def clear(self) -> None:
         """Before the first micro batch of a step."""
         for slot in self.slots:
             slot.value.grad = None
 
+    @abstractmethod
     def before(self, micro_batch: int, count: int) -> None:
         """Before each micro batch, where there is no pipeline (which has its own order)."""
 
-    def collect(self) -> None:
+    def collect(self) -> None:  # noqa: B027 needs nothing
         """After a backward pass that called no hooks, as a zero-bubble schedule's second half does."""
 
+    @abstractmethod
     def reduce(self) -> None:
         """After the last micro batch: every slot's gradient is the sum over the replicas."""
 
-    def publish(self) -> None:
+    def publish(self) -> None:  # noqa: B027 gathers the values it shards
         """After the optimizer: the modules compute with the new values."""
 
 
@@ -161,7 +165,7 @@ class Replicated(Weights):
     def before(self, micro_batch: int, count: int) -> None:
         self.is_last = micro_batch == count - 1
 
-    def _value(self, parameter: nn.Parameter) -> nn.Parameter:
+    def _value(self, parameter: Any) -> nn.Parameter:
         same = parameter.dtype == torch.float32
         return parameter if same else nn.Parameter(torch.empty_like(parameter, dtype=torch.float32))
 
