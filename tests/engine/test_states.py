@@ -50,6 +50,13 @@ def test_every_rank_holds_what_the_cost_model_says_to_the_byte(
     compare([job], pool)
 
 
+@pytest.mark.parametrize("layout", ["one", "tp2", "pp2", "dp2", "dp2 zero1", "dp3 zero1", "dp2 zero3", "tp2 pp2 dp2"])
+def test_8_bit_moments_take_what_the_cost_model_says_to_the_byte(pool: Pool, layout: str) -> None:
+    """Large tensors in blocks of 256, small and odd ones in fp32; which are which depends on how they are cut."""
+    size = 12 if "dp3" in layout else 8
+    compare([job_of(GPT | {"hidden": 64}, LAYOUTS[layout], optimizer="adam-8bit", batch={"size": size})], pool)
+
+
 @pytest.mark.parametrize("layout", MATRIX)
 def test_so_it_does_in_every_layout_of_the_parity_matrix(pool: Pool, layout: str) -> None:
     """For a tied and an untied model."""
@@ -148,4 +155,5 @@ def during(trainer: Trainer) -> dict[str, int]:
 def stored(tensors: Iterable[Any]) -> int:
     """Bytes of their storages, each once."""
     local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    local = [part for t in local for part in ((t.codes, t.scale, t.qmap) if hasattr(t, "codes") else (t,))]
     return sum({s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in local) if s.nbytes()}.values())

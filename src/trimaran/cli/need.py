@@ -9,10 +9,14 @@ if TYPE_CHECKING:
 
 def need_torch(command: str) -> None:
     """Planning installs without PyTorch; a command that runs the engine says so where it is missing."""
-    if find_spec("torch") is None:
+    need("torch", "PyTorch", f"`{command}`", "trimaran[train]")
+
+
+def need(module: str, name: str, what: str, package: str) -> None:
+    if find_spec(module) is None:
         from trimaran.spec import Mistake
 
-        raise Mistake(f"`{command}` needs PyTorch, which is not installed here: pip install 'trimaran[train]'.")
+        raise Mistake(f"{what} needs {name}, which is not installed here: pip install '{package}'.")
 
 
 def need_our_trainer(job: "Job") -> None:

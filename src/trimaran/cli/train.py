@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trimaran.cli.need import need_our_trainer, need_torch
+from trimaran.cli.need import need, need_our_trainer, need_torch
 
 
 def train(
@@ -21,11 +21,17 @@ def train(
     heartbeats: Annotated[
         Path | None, typer.Option(help="Folder for one small file per rank, replaced at every step.")
     ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard's event files.")] = None,
+    stop_on_nan: Annotated[
+        bool,
+        typer.Option("--stop-on-nan", help="Stop before a step whose loss is not finite, and leave what caused it."),
+    ] = False,
     patience: Annotated[float, typer.Option(min=1, help="Seconds that a rank waits for the others.")] = 600,
 ) -> None:
     """Train a job: start a process for every device of its layout, step, and print a line for each iteration.
 
-    Exit codes: 0 done, 2 a bad job, 3 out of memory, 4 a rank failed, 5 interrupted.
+    Exit codes: 0 done, 2 a bad job, 3 out of memory, 4 a rank failed, 5 interrupted, 6 a loss that is not finite
+    (with --stop-on-nan).
 
     Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
     """
@@ -41,16 +47,18 @@ def train(
         meeting(os.environ, asked.layout.devices)
         check_here(asked)
         check(asked)
-        check_writable(metrics, heartbeats, asked.saving.folder)
+        check_writable(metrics, heartbeats, tensorboard, asked.saving.folder)
         if is_first(os.environ):
             announce(asked)
         need_torch("trimaran train")
+        if tensorboard is not None:
+            need("tensorboard", "TensorBoard", "--tensorboard", "trimaran[tensorboard]")
         os.environ.update(asked.environment)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
         from trimaran.engine.launch import run
         from trimaran.engine.run import Options
 
-        code = run(asked, Options(metrics, heartbeats, timedelta(seconds=patience)))
+        code = run(asked, Options(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan))
     except Mistake:
         if is_first(os.environ):
             raise

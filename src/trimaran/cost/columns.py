@@ -14,7 +14,9 @@ from trimaran.spec.cluster import Precision
 
 RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
 SCHEDULE = {"gpipe": 0, "1f1b": 1, "interleaved": 2, "zero-bubble": 3}
-STATE_BYTES = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2.0}  # two moments of 4 bytes, or of 1
+# Two moments of 4 bytes; or of 1 byte, with a scale of 4 bytes for each block.
+BLOCK_8BIT = 256
+STATE_BYTES = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2 * (1 + 4 / BLOCK_8BIT)}
 COMPUTE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # of a weight or activation; fp8 only inside the GEMMs
 
 

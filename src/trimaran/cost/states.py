@@ -4,11 +4,14 @@ sharding rounds up each one. What the columns of `memory` estimate for any numbe
 from dataclasses import dataclass
 from math import ceil, prod
 
-from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES
+from trimaran.cost.columns import BLOCK_8BIT, COMPUTE_BYTES, STATE_BYTES
 from trimaran.cost.tensors import stage_tensors
 from trimaran.spec import Job
+from trimaran.spec.trainer import Optimizer
 
 FP32 = 4
+LEAST_8BIT = 4096  # elements; torchao keeps the moments of smaller or odd tensors in fp32
+CODEBOOK = 256 * FP32  # of each 8-bit moment: what its 256 codes mean
 
 
 @dataclass(frozen=True)
@@ -40,5 +43,14 @@ def rank_states(job: Job, rank: int) -> States:
             shards = sharded and layout.pp == 1 and (layout.zero >= 2 or job.micro_batches == 1)
             gradients += (room if shards else rows) * width * FP32
             reduced += room * width * FP32
-            optimizer += int(used * width * STATE_BYTES[job.optimizer]) + FP32  # and the count of steps
+            optimizer += moment_bytes(job.optimizer, used * width) + FP32  # and the count of steps
     return States(weights, master, gradients, reduced, optimizer)
+
+
+def moment_bytes(optimizer: Optimizer, elements: int) -> int:
+    """Both moments of a tensor's local part."""
+    if optimizer != "adam-8bit":
+        return int(elements * STATE_BYTES[optimizer])
+    if elements < LEAST_8BIT or elements % BLOCK_8BIT:
+        return 2 * FP32 * elements
+    return int(elements * STATE_BYTES[optimizer]) + 2 * CODEBOOK

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trimaran.engine.failure import DONE, INTERRUPTED, RANK_FAILED, Failure, failure_of
+from trimaran.engine.failure import DONE, INTERRUPTED, NOT_FINITE, RANK_FAILED, Failure, failure_of
 from trimaran.engine.rendezvous import Meeting, meeting
 from trimaran.engine.run import Options, train
 from trimaran.spec import Job
@@ -88,7 +88,7 @@ class Launch:
                 print("trimaran: interrupted before a step was done; nothing was saved by it.", file=sys.stderr)
             return INTERRUPTED
         if not failures:
-            return DONE
+            return NOT_FINITE if NOT_FINITE in codes else DONE
         cause = min(failures, key=lambda failure: failure.follows)  # of equals the first that was heard of
         print(f"trimaran: {cause.sentence}", file=sys.stderr)
         return cause.code
@@ -98,7 +98,7 @@ class Launch:
         process, report = self.ranks[rank], self.reports[rank]
         process.join()
         code = process.exitcode
-        if code in (DONE, INTERRUPTED):
+        if code in (DONE, INTERRUPTED, NOT_FINITE):
             return []
         with suppress(EOFError):  # it ended without a word
             return [report.recv()]

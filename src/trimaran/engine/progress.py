@@ -1,22 +1,31 @@
 """What a person sees of a run: a bar with loss, speed and time left on a terminal; in a file, a whole log."""
 
+import sys
+from datetime import timedelta
 from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from trimaran.engine.records import Record, argument_lines
+from trimaran.engine.records import (
+    WARM_UP_ITERATIONS,
+    Record,
+    argument_lines,
+    iteration_line,
+    memory_lines,
+    validation_line,
+)
 from trimaran.spec import Job
 
 
 class Progress:
     def __init__(self, job: Job, out: TextIO) -> None:
-        self.job, self.out = job, out
+        self.job, self.out, self.told = job, out, 0
         self.bar = None
         if out.isatty():
-            columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
             self.bar = Bar(*columns, console=Console(file=out))
             self.task = self.bar.add_task("starting", total=job.steps)
 
@@ -37,10 +46,25 @@ class Progress:
         else:
             self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, lines: list[str], record: Record) -> None:
-        for line in lines:
-            self.say(line)
-        if self.bar is None:
-            return
-        told = f"loss {record.loss:.4f}  {record.tokens_per_second:,.0f} tokens/s"
-        self.bar.update(self.task, completed=record.iteration, description=told)
+    def record(self, record: Record) -> None:
+        self.told += 1
+        self.say(iteration_line(record, self.job.trainer.prints))
+        if self.told == WARM_UP_ITERATIONS:
+            for line in memory_lines(record.iteration, record.peak_memory_gib, self.job.layout.dp * self.job.layout.tp):
+                self.say(line)
+        if record.spike:
+            print(
+                f"trimaran: note: the loss of iteration {record.iteration}, {record.loss:.4g}, is far above the last"
+                " ones.",
+                file=sys.stderr,
+                flush=True,
+            )
+        if self.bar is not None:
+            told = (
+                f"loss {record.loss:.4f}  {record.tokens_per_second:,.0f} tokens/s"
+                f"  {record.consumed_tokens / 1e6:,.1f} M tokens  {timedelta(seconds=round(record.seconds_left))} left"
+            )
+            self.bar.update(self.task, completed=record.iteration, description=told)
+
+    def validation(self, iteration: int, loss: float) -> None:
+        self.say(validation_line(iteration, loss))

@@ -1,8 +1,7 @@
 """What is told of every iteration: a Record, the BigScience log line made of it, and its JSON line."""
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from trimaran.cost.flops import FORMULAS, Step
 from trimaran.spec import Job
@@ -28,6 +27,8 @@ class Record:
     skipped: int
     nan: int
     warm_up: bool
+    spike: bool  # the loss is far above the last ones
+    seconds_left: float  # to the last iteration, at the speed of the last ones
 
 
 def tflops(job: Job, batch: int, seconds: float) -> dict[str, float]:
@@ -51,6 +52,7 @@ def iteration_line(record: Record, formula: str) -> str:
         f"number of nan iterations: {record.nan:3d}",
         f"samples per second: {record.batch / record.seconds:.3f}",
         f"TFLOPs: {record.tflops[formula]:.2f}",
+        f"time left (s): {record.seconds_left:.0f}",
     ]
     return " | ".join(fields) + " |"
 
@@ -90,10 +92,6 @@ def argument_lines(job: Job) -> list[str]:
         "optimizer": job.optimizer,
     }
     return [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]
-
-
-def json_line(record: Record) -> str:
-    return json.dumps(asdict(record))
 
 
 def memory_lines(iteration: int, peaks_gib: list[float], ranks_per_stage: int) -> list[str]:

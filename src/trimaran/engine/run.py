@@ -1,5 +1,6 @@
 """One rank's run of a Job: build, go on from the last checkpoint, step until the end or a stop."""
 
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -10,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.checkpoint import Checkpoints
 from trimaran.engine.clock import mark
 from trimaran.engine.evaluation import evaluate
-from trimaran.engine.failure import DONE, INTERRUPTED
+from trimaran.engine.evidence import leave_evidence
+from trimaran.engine.failure import DONE, INTERRUPTED, NOT_FINITE
 from trimaran.engine.heartbeat import Heartbeat
 from trimaran.engine.telling import Done, Teller, telling
-from trimaran.engine.trainer import Asks, Trainer
+from trimaran.engine.trainer import Asks, Step, Trainer
 from trimaran.engine.world import join
 from trimaran.spec import Job
 
@@ -28,23 +31,25 @@ from trimaran.spec import Job
 class Options:
     metrics: Path | None = None
     heartbeats: Path | None = None
+    tensorboard: Path | None = None
     patience: timedelta = timedelta(minutes=10)  # how long a rank waits for the others
+    stop_on_nan: bool = False
 
 
 def train(job: Job, options: Options, store: Any = None) -> int:
-    """The exit code of this rank: done, or interrupted; everything else is raised."""
+    """The exit code of this rank: done, interrupted or not finite; everything else is raised."""
     world = join(job, options.patience, store)
     heartbeat = Heartbeat(options.heartbeats, world.rank)
     heartbeat.beat("building")
-    trainer = Trainer(job, world)
+    trainer = Trainer(job, world, guarded=options.stop_on_nan)
     checkpoints = Checkpoints(trainer)
     position = checkpoints.resume()
-    with stop_signals() as stop, telling(job, options.metrics, world, position) as teller:
-        code = loop(trainer, checkpoints, stop, teller, heartbeat)
+    with stop_signals() as stop, telling(job, world, position, options.metrics, options.tensorboard) as teller:
+        code = loop(trainer, checkpoints, stop, teller, heartbeat, options.stop_on_nan)
     if code == INTERRUPTED and world.rank == world.size - 1:
         saved = f", saved in {job.saving.folder}" if job.saving.folder else ""
         print(f"trimaran: interrupted after iteration {teller.at.iteration} of {job.steps}{saved}.", file=sys.stderr)
-    heartbeat.beat("done" if code == DONE else "interrupted", teller.at.iteration)
+    heartbeat.beat({DONE: "done", INTERRUPTED: "interrupted"}.get(code, "not finite"), teller.at.iteration)
     if dist.is_initialized():
         dist.destroy_process_group()
     return code
@@ -72,25 +77,38 @@ def stop_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller, heartbeat: Heartbeat) -> int:
+def loop(
+    trainer: Trainer,
+    checkpoints: Checkpoints,
+    stop: Stop,
+    teller: Teller,
+    heartbeat: Heartbeat,
+    stop_on_nan: bool = False,
+) -> int:
     """From where the teller is to the job's last step. On a GPU each step is told while the next one runs, so that the
     host never makes the device wait."""
     job, world = trainer.job, trainer.world
     source, samples = source_of(job), job.samples
     unseen = source_of(job, "validation") if job.validation.every else None
-    lag = 1 if world.device.type == "cuda" else 0
+    lag = 1 if world.device.type == "cuda" and not stop_on_nan else 0
     waiting: list[Done] = []
     consumed = teller.at.consumed
     for iteration in range(teller.at.iteration + 1, job.steps + 1):
         size = job.batch.size_after(consumed)
         parts = batch(job, source, consumed, size, world.dp_rank, world.device)
         heartbeat.beat("stepping", iteration)
+        before = teller.at
         consumed += size
         rate = job.recipe.rate_at(consumed, samples)
         asks = Asks(stop.asked, world.rank == 0 and checkpoints.is_time)
         step = trainer.step(parts, rate, asks)
         waiting.append(Done(iteration, consumed, size, rate, step, mark(world.device)))
         heard = [teller.tell(waiting.pop(0)) for _ in range(len(waiting) - lag)]
+        if stop_on_nan and not math.isfinite(float(step.loss if trainer.scaler.is_dynamic else step.grad_norm)):
+            checkpoints.save(replace(before, loss_scale=trainer.scaler.state()))
+            checkpoints.finish()
+            stopped(trainer, parts, iteration, step)
+            return NOT_FINITE
         stops, last = any(ask.stop for ask in heard), iteration == job.steps
         saves = stops or last or any(ask.save for ask in heard) or checkpoints.is_due(iteration)
         validates = job.validation.every is not None and (last or iteration % job.validation.every == 0)
@@ -109,3 +127,17 @@ def loop(trainer: Trainer, checkpoints: Checkpoints, stop: Stop, teller: Teller,
             return INTERRUPTED
     checkpoints.finish()
     return DONE
+
+
+def stopped(trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: Step) -> None:
+    """What the run was stopped by: on disk from every rank, in a sentence from the first."""
+    folder = Path(trainer.job.saving.folder or ".") / f"not-finite-{iteration:08d}"
+    leave_evidence(folder, trainer, batch, iteration, step)
+    if trainer.world.rank == 0:
+        saved = f"; the checkpoint before it is in {trainer.job.saving.folder}" if trainer.job.saving.folder else ""
+        print(
+            f"trimaran: the loss of iteration {iteration} is {float(step.loss):.4g} and its gradient's norm"
+            f" {float(step.grad_norm):.4g}: stopped, nothing was updated by it{saved}; the batch, and which tensors are"
+            f" not finite, are in {folder}.",
+            file=sys.stderr,
+        )

@@ -1,36 +1,30 @@
 """What is told of a run: after every step its record, on the last rank to people and files."""
 
-import json
 import math
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 
 import torch
 import torch.distributed as dist
 
 from trimaran.cost.memory import GIB
 from trimaran.engine.clock import Mark, mark, seconds_between
+from trimaran.engine.outlets import JsonLines, Outlet, TensorBoard
 from trimaran.engine.position import Position
 from trimaran.engine.progress import Progress
-from trimaran.engine.records import (
-    WARM_UP_ITERATIONS,
-    Record,
-    iteration_line,
-    json_line,
-    memory_lines,
-    tflops,
-    validation_line,
-)
+from trimaran.engine.records import WARM_UP_ITERATIONS, Record, tflops
+from trimaran.engine.spikes import Spikes
 from trimaran.engine.trainer import Asks, Step
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
 MEMORY_EVERY = 50  # iterations between two questions to all ranks
+RECENT = 20  # iterations that tell the present speed
 
 
 @dataclass(frozen=True)
@@ -48,10 +42,11 @@ class Done:
 class Teller:
     """Knows the last step told; the last rank writes it down, as in Megatron."""
 
-    def __init__(
-        self, job: Job, world: World, at: Position, progress: Progress | None = None, file: TextIO | None = None
-    ) -> None:
-        self.job, self.world, self.at, self.file, self.progress = job, world, at, file, progress
+    def __init__(self, job: Job, world: World, at: Position, outlets: Sequence[Outlet] = ()) -> None:
+        self.job, self.world, self.at, self.outlets = job, world, at, outlets
+        self.samples = job.samples
+        self.spikes = Spikes()
+        self.recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # samples and seconds of the last iterations
         self.told = 0  # since this start
         self.peaks = [0.0] * job.layout.pp
         self.pause()
@@ -77,18 +72,21 @@ class Teller:
         measures = self.told == WARM_UP_ITERATIONS or last or self.told % MEMORY_EVERY == 0
         if measures:
             self.peaks = peak_memory_gib(self.world)
-        if self.progress is not None:
-            self._write(self._record(done, loss, norm, seconds))
+        if self.outlets:
+            record = self._record(done, loss, norm, seconds)
+            for outlet in self.outlets:
+                outlet.record(record)
         return asks
 
     def tell_validation(self, loss: float) -> None:
-        if self.progress is not None:
-            self.progress.say(validation_line(self.at.iteration, loss))
-        if self.file is not None:
-            self.file.write(json.dumps({"iteration": self.at.iteration, "validation_loss": loss}) + "\n")
+        for outlet in self.outlets:
+            outlet.validation(self.at.iteration, loss)
 
     def _record(self, done: Done, loss: float, norm: float, seconds: float) -> Record:
         tokens = self.job.model.seq_len
+        if self.told > 1:  # the first is slower than all others
+            self.recent.append((done.size, seconds))
+        samples, spent = (sum(column) for column in zip(*(self.recent or [(done.size, seconds)]), strict=True))
         return Record(
             iteration=done.iteration,
             iterations=self.job.steps,
@@ -106,31 +104,26 @@ class Teller:
             skipped=self.at.skipped,
             nan=self.at.nan,
             warm_up=self.told <= WARM_UP_ITERATIONS,
+            spike=self.spikes.is_spike(loss),
+            seconds_left=(self.samples - done.consumed) * spent / samples,
         )
-
-    def _write(self, record: Record) -> None:
-        assert self.progress is not None
-        lines = [iteration_line(record, self.job.trainer.prints)]
-        if self.told == WARM_UP_ITERATIONS:
-            lines += memory_lines(record.iteration, self.peaks, self.world.size // self.job.layout.pp)
-        self.progress.show(lines, record)
-        if self.file is not None:
-            self.file.write(json_line(record) + "\n")
-            self.file.flush()
 
 
 @contextmanager
-def telling(job: Job, metrics: Path | None, world: World, at: Position) -> Iterator[Teller]:
+def telling(
+    job: Job, world: World, at: Position, metrics: Path | None = None, tensorboard: Path | None = None
+) -> Iterator[Teller]:
     """A run that goes on appends to its metrics."""
     if world.rank != world.size - 1:
         yield Teller(job, world, at)
         return
-    with Progress(job, sys.stdout) as progress:
-        if metrics is None:
-            yield Teller(job, world, at, progress)
-        else:
-            with metrics.open("a" if at.iteration else "w", encoding="utf-8") as file:
-                yield Teller(job, world, at, progress, file)
+    with ExitStack() as open_ones:
+        outlets: list[Outlet] = [Progress(job, sys.stdout)]
+        if metrics is not None:
+            outlets.append(JsonLines(metrics, goes_on=at.iteration > 0))
+        if tensorboard is not None:
+            outlets.append(TensorBoard(tensorboard))
+        yield Teller(job, world, at, [open_ones.enter_context(outlet) for outlet in outlets])
 
 
 def peak_memory_gib(world: World) -> list[float]:

@@ -26,7 +26,7 @@ class Step:
     stop: Tensor  # above zero: some rank was asked to, and now all know it
     save: Tensor
     loss_scale: float
-    skipped: bool  # gradients overflowed, and nothing was moved
+    skipped: bool  # loss or gradients are not finite, and nothing was moved
 
 
 class Asks(NamedTuple):
@@ -40,8 +40,9 @@ NOTHING = Asks()
 
 
 class Trainer:
-    def __init__(self, job: Job, world: World, held: Weights | None = None) -> None:
-        """`held`: weights whose memory is taken already; else they are made here, with their first values."""
+    def __init__(self, job: Job, world: World, held: Weights | None = None, guarded: bool = False) -> None:
+        """`held`: weights whose memory is taken already; else they are made here, with their first values.
+        `guarded`: a step whose loss or gradients are not finite moves nothing, as is always so in fp16."""
         self.job, self.world = job, world
         self.weights = weights(job, world) if held is None else held
         if held is None:
@@ -50,6 +51,7 @@ class Trainer:
         self.pipeline = Pipeline(self.weights) if job.layout.pp > 1 else None
         self.optimizer = optimizer_of(job, self.weights.slots)
         self.scaler = LossScaler(job.recipe.loss_scale if job.precision == "fp16" else None)
+        self.guarded = guarded or self.scaler.is_dynamic
 
     def step(self, batch: dict[str, Tensor], rate: float | None = None, asks: Asks = NOTHING) -> Step:
         """`batch` is this replica's share of the global batch; `rate` the learning rate, the recipe's unless given."""
@@ -63,8 +65,8 @@ class Trainer:
         sums = [loss / (self.job.layout.tp * scale), *(torch.full_like(loss, float(ask)) for ask in asks)]
         norm, loss, stop, save = norm_and_sums(self.weights.slots, sums, self.world)
         norm = norm / scale
-        # Only fp16 asks the device whether the gradients are finite, which makes the host wait for it.
-        finite = not self.scaler.is_dynamic or bool(norm.isfinite())
+        # Asking the device whether all is finite makes the host wait for it.
+        finite = not self.guarded or bool((norm + loss).isfinite())
         if finite:
             limit_gradients(self.weights.slots, norm, scale, self.job.recipe.clip)
             set_rate(self.optimizer, self.job.recipe.learning_rate if rate is None else rate)
