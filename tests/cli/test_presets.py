@@ -24,7 +24,7 @@ def test_jobs_are_listed_and_shown_without_measuring_the_machine(trimaran: Comma
     listed = trimaran("presets").out
     for name in presets.names(presets.JOBS):
         assert f"{name} " in listed
-        assert presets.job_description(name) in listed
+        assert presets.description(presets.JOBS, name) in listed
     assert json.loads(trimaran("presets", "--json").out)["jobs"] == list(presets.names(presets.JOBS))
     assert json.loads(trimaran("presets", "tiny", "--json").out)["cluster"]["preset"] == "here"
     assert "preset: here" in trimaran("presets", "tiny").out

@@ -71,7 +71,7 @@ def test_metrics_have_a_record_for_every_iteration(run: tuple[Path, str]) -> Non
 
 
 def test_every_rank_leaves_a_heartbeat(run: tuple[Path, str]) -> None:
-    beats = [json.loads(file.read_text()) for file in sorted((run[0] / "beats").iterdir())]
+    beats = [json.loads(file.read_text()) for file in sorted((run[0] / "beats").glob("*.json"))]
     assert [(beat["rank"], beat["doing"], beat["iteration"]) for beat in beats] == [(r, "done", 6) for r in range(4)]
     assert len(set(rank_pids(run[0] / "beats"))) == 4
 

@@ -51,7 +51,7 @@ def test_listing_and_describing_jobs_does_not_look_at_the_machine(monkeypatch: p
     presets.preset.cache_clear()
     assert {"tiny", "gpt-1b3-h200"} <= set(presets.names(presets.JOBS))
     for name in presets.names(presets.JOBS):
-        description = presets.job_description(name)
+        description = presets.description(presets.JOBS, name)
         assert " " in description
         assert description.endswith(".")
         assert "\n" not in description

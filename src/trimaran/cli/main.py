@@ -19,10 +19,14 @@ from trimaran.cli.memory import memory
 from trimaran.cli.plan import plan
 from trimaran.cli.predicting import predict, score
 from trimaran.cli.presets import presets
+from trimaran.cli.probe import probe
 from trimaran.cli.ramp import ramp
 from trimaran.cli.results import results
+from trimaran.cli.sample import sample
 from trimaran.cli.shape import shape
+from trimaran.cli.sweep import sweep
 from trimaran.cli.train import train
+from trimaran.cli.weights import weights
 
 app = typer.Typer(
     name="trimaran",
@@ -41,7 +45,11 @@ app.command("explain")(explain)
 app.command("memory")(memory)
 app.command("shape")(shape)
 app.command("train")(train)
+app.command("sweep")(sweep)
+app.add_typer(probe, name="probe")
 app.add_typer(data, name="data")
+app.add_typer(weights, name="weights")
+app.command("sample")(sample)
 app.command("fit")(fit)
 app.command("flops")(flops)
 app.command("import")(import_)

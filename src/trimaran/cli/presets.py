@@ -9,7 +9,7 @@ def presets(
     name: Annotated[str, typer.Argument(help="Show this preset as YAML, to copy and change.")] = "",
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """List the models, clusters, trainers and jobs that can be named in any command, or show one as YAML.
+    """List the models, clusters, trainers, jobs and sweeps that can be named in any command, or show one as YAML.
 
     Example: `trimaran presets bloom-176b > my-model.yaml`
     """
@@ -22,7 +22,7 @@ def presets(
     from trimaran.cost.parameters import total_parameters
 
     if json:
-        print_json({kind: known.names(kind) for kind in (*known.KINDS, known.JOBS)})
+        print_json({kind: known.names(kind) for kind in (*known.KINDS, known.JOBS, known.SWEEPS)})
         return
     rows = []
     for model_name in known.names("models"):
@@ -64,9 +64,9 @@ def presets(
         ],
         left=(0, 1, 2, 3, 4),
     )
-    print_table(
-        "Jobs", ("name", "what for"), [(n, known.job_description(n)) for n in known.names(known.JOBS)], left=(0, 1)
-    )
+    for title, kind in (("Jobs", known.JOBS), ("Sweeps", known.SWEEPS)):
+        described = [(n, known.description(kind, n)) for n in known.names(kind)]
+        print_table(title, ("name", "what for"), described, left=(0, 1))
 
 
 def _show(name: str, json: bool) -> None:
@@ -74,26 +74,26 @@ def _show(name: str, json: bool) -> None:
     from trimaran.spec import presets as known
     from trimaran.spec.mistake import nearest_name
 
-    kinds = (*known.KINDS, known.JOBS)
+    kinds = (*known.KINDS, known.JOBS, known.SWEEPS)
     kind = next((kind for kind in kinds if name in known.names(kind)), None)
     if kind is None:
         every = [n for kind in kinds for n in known.names(kind)]
         raise Mistake(f"There is no preset {name!r}.{nearest_name(name, every)} `trimaran presets` lists all.")
-    if kind == known.JOBS:
-        _show_job(name, json)
+    if kind not in known.KINDS:
+        _show_file(kind, name, json)
         return
     noun = known.preset(kind, name)
     print(noun.model_dump_json(indent=2) if json else noun.to_yaml(), end="" if not json else "\n")
 
 
-def _show_job(name: str, json: bool) -> None:
+def _show_file(kind: str, name: str, json: bool) -> None:
     """The file itself: it stays short, and means `here` wherever it is copied to."""
     import yaml
 
     from trimaran.cli.show import print_json
     from trimaran.spec import presets as known
 
-    text = known.text(known.JOBS, name)
+    text = known.text(kind, name)
     if json:
         print_json(yaml.safe_load(text))
     else:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from trimaran.spec import Mistake
-
-DONE, BAD_JOB, OUT_OF_MEMORY, RANK_FAILED, INTERRUPTED, NOT_FINITE = 0, 2, 3, 4, 5, 6
+from trimaran.spec.codes import BAD_JOB, OUT_OF_MEMORY, RANK_FAILED
 
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 _NO_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trimaran.engine.failure import DONE, INTERRUPTED, NOT_FINITE, RANK_FAILED, Failure, failure_of
+from trimaran.engine.failure import Failure, failure_of
 from trimaran.engine.rendezvous import Meeting, meeting
 from trimaran.engine.run import Options, train
 from trimaran.spec import Job
+from trimaran.spec.codes import DONE, INTERRUPTED, NOT_FINITE, RANK_FAILED
 
 SECONDS_TO_EXPLAIN = 2.0  # after a first failure: the true cause may be heard after its consequences
 HOST = "127.0.0.1"

@@ -168,16 +168,18 @@ class Attention(nn.Module):
 
     def look(self, qkv: Tensor, mask: Mask, turn: Any) -> Tensor:
         """[tokens, width of qkv] -> [tokens, heads x head_dim], all of this rank."""
-        seq, dim = self.model.seq_len, self.model.head_dim
-        qkv = qkv.view(-1, seq, self.groups, self.shared + 2, dim)
-        q = qkv[:, :, :, : self.shared].flatten(2, 3).transpose(1, 2)  # [rows, heads, seq, dim]
-        k, v = qkv[:, :, :, self.shared].transpose(1, 2), qkv[:, :, :, self.shared + 1].transpose(1, 2)
-        if turn is not None:
-            q, k = turned(q, *turn), turned(k, *turn)
+        q, k, v = self.heads(qkv, self.model.seq_len, turn)
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask.bias, is_causal=mask.bias is None, enable_gqa=self.shared > 1
         )
-        return y.transpose(1, 2).reshape(-1, self.groups * self.shared * dim)
+        return y.transpose(1, 2).reshape(-1, self.groups * self.shared * self.model.head_dim)
+
+    def heads(self, qkv: Tensor, seq: int, turn: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """[rows x seq, width of qkv] -> query, key and value, [rows, heads, seq, dim] each."""
+        qkv = qkv.view(-1, seq, self.groups, self.shared + 2, self.model.head_dim)
+        q = qkv[:, :, :, : self.shared].flatten(2, 3).transpose(1, 2)
+        k, v = qkv[:, :, :, self.shared].transpose(1, 2), qkv[:, :, :, self.shared + 1].transpose(1, 2)
+        return (q, k, v) if turn is None else (turned(q, *turn), turned(k, *turn), v)
 
 
 class MLP(nn.Module):

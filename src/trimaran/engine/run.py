@@ -19,12 +19,12 @@ from trimaran.engine.checkpoint import Checkpoints
 from trimaran.engine.clock import mark
 from trimaran.engine.evaluation import evaluate
 from trimaran.engine.evidence import leave_evidence
-from trimaran.engine.failure import DONE, INTERRUPTED, NOT_FINITE
 from trimaran.engine.heartbeat import Heartbeat
 from trimaran.engine.telling import Done, Teller, telling
 from trimaran.engine.trainer import Asks, Step, Trainer
 from trimaran.engine.world import join
 from trimaran.spec import Job
+from trimaran.spec.codes import DONE, INTERRUPTED, NOT_FINITE
 
 
 @dataclass(frozen=True)

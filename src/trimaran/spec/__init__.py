@@ -1,4 +1,4 @@
-"""spec: what is being asked? Model, Cluster, Trainer, Layout, Batch, Recipe, Data, Job; Outcome and Trial of it.
+"""spec: what is being asked? Model, Cluster, Trainer, Layout, Batch, Recipe, Data, Job; Outcome and Trial of it; Sweep.
 
 May import: nothing of ours (and never torch).
 Start reading: job.py, then rules.py (what makes a Job impossible) and nearest.py (the Job that would work).
@@ -15,6 +15,7 @@ from trimaran.spec.model import Model
 from trimaran.spec.recipe import LossScale, Recipe
 from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.setup import Setup
+from trimaran.spec.sweep import Sweep
 from trimaran.spec.trainer import Trainer
 from trimaran.spec.trial import Outcome, Source, Trial
 
@@ -35,6 +36,7 @@ __all__ = [
     "Saving",
     "Setup",
     "Source",
+    "Sweep",
     "Trainer",
     "Trial",
     "Validation",

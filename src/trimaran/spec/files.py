@@ -14,6 +14,7 @@ from trimaran.spec.job import Job
 from trimaran.spec.mistake import Mistake, nearest_name
 from trimaran.spec.model import Model, without_followers
 from trimaran.spec.noun import Noun
+from trimaran.spec.sweep import Sweep
 
 PARTS = {"model": "models", "cluster": "clusters", "trainer": "trainers"}
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -27,6 +28,21 @@ def load_job(name_or_path: str | Path) -> Job:
     if not path.exists() and path.suffix not in SUFFIXES and path.name == name:
         raise Mistake(f"There is no file {name}, and no job preset of that name.{nearest_name(name, known)}")
     return _job(read_mapping(path), path.stem, f"The job file {path}")
+
+
+def load_sweep(name_or_path: str | Path) -> Sweep:
+    """A preset's name or a file, whose `base` is a Job, the name of a job preset or file."""
+    name, path = str(name_or_path), Path(name_or_path)
+    if name in presets.names(presets.SWEEPS) and not path.is_file():
+        values, what, stem = yaml.safe_load(presets.text(presets.SWEEPS, name)), f"The preset {name}", name
+    elif not path.exists() and path.suffix not in SUFFIXES and path.name == name:
+        near = nearest_name(name, presets.names(presets.SWEEPS))
+        raise Mistake(f"There is no file {name}, and no sweep preset of that name.{near}")
+    else:
+        values, what, stem = read_mapping(path), f"The sweep {path}", path.stem
+    base = values.get("base", {})
+    job = load_job(base) if isinstance(base, str) else _job(base, stem, f"{what}, its base")
+    return Sweep.of({"name": stem, **values, "base": job.model_dump()}, what)
 
 
 def is_job_preset(name: str) -> bool:

@@ -15,6 +15,7 @@ from trimaran.spec.trainer import Trainer
 
 KINDS: dict[str, type[Noun]] = {"models": Model, "clusters": Cluster, "trainers": Trainer}
 JOBS = "jobs"  # Job files that name other presets; `files.load_job` reads them, for it knows how to put those in
+SWEEPS = "sweeps"  # likewise
 HERE = "here"  # the one cluster that is detected instead of read
 
 
@@ -42,9 +43,9 @@ def text(kind: str, name: str) -> str:
     return (files("trimaran") / "presets" / kind / f"{name}.yaml").read_text("utf-8")
 
 
-def job_description(name: str) -> str:
-    """The comment at the top of a job preset; making the Job itself could mean measuring this machine."""
-    return text(JOBS, name).partition("\n")[0].lstrip("# ")
+def description(kind: str, name: str) -> str:
+    """The comment at the top of a job or sweep preset; making the Job itself could mean measuring this machine."""
+    return text(kind, name).partition("\n")[0].lstrip("# ")
 
 
 def model(name: str) -> Model:

@@ -1,0 +1,201 @@
+"""trimaran sweep: run many trials, and survive everything that happens to them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trimaran.lab.choose import Candidate, Refused
+    from trimaran.lab.harness import Harness
+    from trimaran.spec import Sweep
+
+
+STOPPED = "You stopped it."
+
+
+def sweep(
+    what: Annotated[
+        str | None, typer.Argument(help="A sweep file or preset (see `trimaran presets`); with --plan, a model.")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Try the planner's best layouts of the model.")] = False,
+    on: Annotated[str, typer.Option("--on", help="--plan: the cluster.")] = "here",
+    gbs: Annotated[int | None, typer.Option("--gbs", help="--plan: the global batch, in samples.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="--plan: how many of the best.")] = 8,
+    nodes: Annotated[int | None, typer.Option(help="--plan: the most nodes to use.")] = None,
+    fix: Annotated[list[str] | None, typer.Option("--fix", help="--plan: only such layouts, as in tp=4.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field of the base job, as in steps=5; may be repeated.")
+    ] = None,
+    place: Annotated[str | None, typer.Option(help="local, slurm or allocation, instead of the sweep's.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where its trials go; else sweeps/NAME.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="The ledger; else $TRIMARAN_LEDGER or trimaran.sqlite.")] = None,
+    budget: Annotated[int | None, typer.Option(min=1, help="Start no more trials than this.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Start no trial after so many minutes.")] = None,
+    stop_when_sure: Annotated[
+        bool, typer.Option("--stop-when-sure", help="End when no untried layout can beat the best.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a sweep that was begun.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which trials it would be.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For programs: one object at the end.")] = False,
+) -> None:
+    """Run every layout of a sweep as its own trial, the fastest predicted first; all of them go into the ledger.
+
+    Ctrl-C once: after the trials that run. Twice: now. After any end, also kill -9, --resume goes on.
+
+    Example: `trimaran sweep layouts --budget 12`, or `trimaran sweep gpt-1b3 --plan --on here --gbs 16 --top 8`
+    """
+    from trimaran.lab.folder import alone, begin
+    from trimaran.lab.folder import resume as resumed
+    from trimaran.lab.harness import Budget, Harness
+    from trimaran.lab.trials import attempts_of
+    from trimaran.lab.view import View
+    from trimaran.ledger.store import Ledger, ledger_path
+    from trimaran.spec import Mistake
+
+    if what is None and not (resume and folder):
+        raise Mistake("Which sweep? Name a file or a preset such as layouts; or --resume with --folder.")
+    if resume:
+        where = folder or (Path(what) if what and Path(what).is_dir() else Path("sweeps") / Path(what or "").stem)
+        refused: list[Refused] = []
+    else:
+        asked, found, refused = _asked(what or "", plan, on, gbs, top, nodes, fix, settings, place)
+        where = folder or Path("sweeps") / asked.name
+        if dry_run:
+            _show(asked, found, refused, json)
+            return
+        if not found:
+            raise Mistake(f"No layout of the sweep {asked.name} is possible: {refused[0].why}")
+        begin(where, asked, found)
+    begun = resumed(where)
+    with alone(where), Ledger.open(ledger_path(ledger)) as store:
+        attempts = attempts_of(begun.name, where.resolve(), begun.candidates, store)
+        harness = Harness(begun.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
+        console = _console(json)
+        console.print(
+            f"{begun.name}: {len(begun.candidates)} trials in {where}, {len(harness.done)} done"
+            + (f"; {len(refused)} combinations are impossible, such as {refused[0].label}" if refused else ""),
+            markup=False,
+            highlight=False,
+        )
+        with View(len(begun.candidates), console) as view:
+            harness.run(view)
+    _conclude(harness, console, json)
+
+
+def _console(json: bool) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=json, soft_wrap=True)
+
+
+def _asked(
+    what: str,
+    plan: bool,
+    on: str,
+    gbs: int | None,
+    top: int,
+    nodes: int | None,
+    fix: list[str] | None,
+    settings: list[str] | None,
+    place: str | None,
+) -> tuple["Sweep", "list[Candidate]", "list[Refused]"]:
+    from trimaran.lab.choose import candidates
+    from trimaran.spec import Mistake, Sweep
+    from trimaran.spec.changes import changed
+    from trimaran.spec.files import load_sweep
+
+    if plan:
+        if gbs is None:
+            raise Mistake("--plan needs the global batch: add --gbs, such as --gbs 16.")
+        made = _planned(what, on, gbs, top, nodes, fix)
+    else:
+        made = load_sweep(what)
+    values = made.model_dump()
+    if settings:
+        values["base"] = changed(made.base, settings).model_dump()
+    if place:
+        values["place"]["kind"] = place
+    made = Sweep.of(values, f"The sweep {made.name}")
+    found, refused = candidates(made)
+    return made, found, refused
+
+
+def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: list[str] | None) -> "Sweep":
+    """The planner's best as alternatives to the best of them, told by the fields in which they differ."""
+    from trimaran.cli.plan import question
+    from trimaran.plan.ranking import distinct, search
+    from trimaran.plan.relax import impossible
+    from trimaran.spec import Sweep
+
+    asked = question(model, on, nodes, gbs, fix=fix)
+    found = search(asked)
+    if not len(found):
+        raise impossible(asked)
+    jobs = [asked.job(distinct(found).layout(i)) for i in range(min(top, len(distinct(found))))]
+    layouts = [job.layout.plain() for job in jobs]
+    varying = [name for name in layouts[0] if any(layout[name] != layouts[0][name] for layout in layouts)]
+    alternatives = [
+        {**{f"layout.{name}": layout[name] for name in varying}, "cluster.nodes": job.cluster.nodes}
+        for job, layout in zip(jobs, layouts, strict=True)
+    ]
+    if len({job.cluster.nodes for job in jobs}) == 1:
+        alternatives = [{k: v for k, v in each.items() if k != "cluster.nodes"} for each in alternatives]
+    name = f"{asked.model.name}-best-{len(jobs)}"
+    return Sweep.of({"name": name, "base": jobs[0].model_dump(), "alternatives": alternatives})
+
+
+def _show(asked: "Sweep", found: "list[Candidate]", refused: "list[Refused]", json: bool) -> None:
+    import json as to_json
+
+    from trimaran.cli.show import print_table
+
+    if json:
+        trials = [{**vars(candidate), "job": candidate.job.plain()} for candidate in found]
+        print(to_json.dumps({"name": asked.name, "trials": trials, "refused": [vars(each) for each in refused]}))
+        return
+    rows = [
+        (c.label, f"{c.seconds:.3g}", f"{c.low:.3g}–{c.high:.3g}", f"{c.memory_gib:.2f}", "" if c.fits else "too large")
+        for c in found
+    ]
+    print_table(f"The sweep {asked.name}", ("what", "predicted s", "80 % interval", "GiB", ""), rows)
+    for each in refused:
+        print(f"impossible: {each.label}: {each.why}")
+
+
+def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
+    """The best, and why it ended; exit code 5 where it was stopped before its end."""
+    import json as to_json
+    from collections import Counter
+
+    best = harness.best
+    counts = Counter(attempt.outcome.status for attempt in harness.done if attempt.outcome)
+    if json:
+        told = {
+            "sweep": harness.folder.name,
+            "folder": str(harness.folder),
+            "ended": harness.why_ended,
+            "left": len(harness.waiting),
+            "counts": counts,
+            "best": best.id if best else None,
+            "trials": [
+                {"id": a.id, "label": a.candidate.label, "predicted": a.candidate.seconds, **a.outcome.plain()}
+                for a in harness.done
+                if a.outcome
+            ],
+        }
+        print(to_json.dumps(told))
+    else:
+        said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        console.print(f"{harness.why_ended} {said}; {len(harness.waiting)} not tried.", highlight=False, markup=False)
+        if best is not None and best.outcome is not None and best.outcome.seconds is not None:
+            console.print(
+                f"Best: {best.candidate.label}: {best.outcome.seconds:.4g} s an iteration, predicted"
+                f" {best.candidate.seconds:.3g}; its job is {best.folder / 'job.yaml'}",
+                highlight=False,
+                markup=False,
+            )
+    if harness.why_ended == STOPPED:
+        raise typer.Exit(5)

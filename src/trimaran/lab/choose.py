@@ -1,0 +1,109 @@
+"""Which Jobs a sweep is: every combination that is possible, the cheapest information first."""
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimaran.cost.columns import of_jobs
+from trimaran.cost.predict import interval, predict
+from trimaran.spec import Job, Mistake, Sweep
+from trimaran.spec.changes import changed
+
+SHORT = {"micro_batch": "mbs", "virtual_stages": "vp", "recompute": "recompute", "sequence_parallel": "sp"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A Job to try, and what the cost model expects of it."""
+
+    label: str  # what makes it differ from the others
+    job: Job
+    seconds: float
+    low: float
+    high: float
+    memory_gib: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Refused:
+    label: str
+    why: str
+
+
+def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
+    """By predicted seconds, those that are predicted not to fit last: a fast trial costs little and tells most."""
+    jobs, refused, seen = [], [], set()
+    for settings in combinations(sweep):
+        label = label_of(settings)
+        try:
+            job = changed(sweep.base, [f"{field}={json.dumps(value)}" for field, value in settings.items()])
+            if sweep.devices is not None and job.layout.devices != sweep.devices:
+                raise Mistake(
+                    f"{label} is a layout of {job.layout.devices} devices, but the sweep is of {sweep.devices}."
+                )
+        except Mistake as why:
+            refused.append(Refused(label, str(why)))
+            continue
+        same = sameness(job)
+        if same not in seen:
+            seen.add(same)
+            jobs.append((label, job.but(name=f"{sweep.name} {label}".strip())))
+    return ordered(jobs), refused
+
+
+def sameness(job: Job) -> str:
+    """Equal for combinations that come to the same: one replica has nothing to shard."""
+    layout = job.layout.but(zero=0) if job.layout.dp == 1 else job.layout
+    return job.but(name="", layout=layout.model_dump()).to_json()
+
+
+def ordered(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
+    return sorted(predicted(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds))
+
+
+def combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    axes = [[(field, value) for value in values] for field, values in sweep.axes.items()]
+    for together in sweep.alternatives or ({},):
+        for values in itertools.product(*axes):
+            settings = {**together, **dict(values)}
+            if sweep.devices is not None and "layout.dp" not in settings:
+                layout = sweep.base.layout
+                tp, pp = settings.get("layout.tp", layout.tp), settings.get("layout.pp", layout.pp)
+                whole = isinstance(tp, int) and isinstance(pp, int) and tp > 0 and pp > 0
+                settings["layout.dp"] = max(1, sweep.devices // (tp * pp)) if whole else 1
+            yield settings
+
+
+def label_of(settings: dict[str, Any]) -> str:
+    """'tp 2, mbs 4, CUDA_LAUNCH_BLOCKING 1'."""
+    names = {field: field.rpartition(".")[2] for field in settings}
+    return ", ".join(f"{SHORT.get(name, name)} {settings[field]}" for field, name in names.items())
+
+
+def predicted(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
+    """The cost model takes many Jobs at once, if they agree in everything that is no column."""
+    groups: dict[tuple[str, ...], list[tuple[str, Job]]] = defaultdict(list)
+    for label, job in jobs:
+        groups[job.precision, job.optimizer, job.trainer.name, job.cluster.to_json()].append((label, job))
+    found = []
+    for group in groups.values():
+        job = group[0][1]
+        columns = of_jobs([job for _, job in group])
+        expected, off = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
+        found += [
+            Candidate(
+                label,
+                job,
+                float(expected.seconds[i]),
+                float(off.low[i]),
+                float(off.high[i]),
+                float(expected.memory_gib[i]),
+                bool(expected.fits[i]),
+            )
+            for i, (label, job) in enumerate(group)
+        ]
+    return found

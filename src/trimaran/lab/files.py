@@ -1,0 +1,68 @@
+"""A trial's folder: what is in it, and how files are replaced so that a reader sees the old or the new, never half.
+
+Only the standard library, as in everything that the supervisor imports.
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+ORDER = "order.json"  # what the supervisor is to run, and its limits
+STARTED = "started.json"  # written by the supervisor when it has started the trainer
+RESULT = "result.json"  # written by the supervisor at the end: the first truth about a trial
+SUBMITTED = "submitted.json"  # the SLURM job's number
+LOCK = "lock"  # held by the supervisor as long as it lives, however it ends
+METRICS, HEARTBEATS, STDOUT, STDERR = "metrics.jsonl", "heartbeats", "stdout", "stderr"
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump(values, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None where the file is not there, or is not whole."""
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file of JSON lines; the last may still be being written."""
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except OSError:
+        return []
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [values for values in found if isinstance(values, dict)]
+
+
+def lock(path: Path) -> int | None:
+    """Take a lock that ends with this process; None where another has it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def is_locked(path: Path) -> bool:
+    handle = lock(path)
+    if handle is not None:
+        os.close(handle)
+    return handle is None

@@ -1,0 +1,156 @@
+"""A trial that hangs: found by heartbeats that stay away, explained by every rank's stack before it is killed."""
+
+import json
+import linecache
+import os
+import re
+import signal
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from trimaran.lab.processes import kill, state_of
+from trimaran.lab.steps import signal_step
+
+SECONDS_FOR_STACKS = 3.0
+ENDED = ("done", "interrupted", "not finite")
+SLOW = ("starting", "building", "validating", "saving", "loading")  # what may take longer than an iteration
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+_WAITS = re.compile(r"\bwait\(|\b(all_reduce|all_gather|reduce_scatter|broadcast|barrier|send|recv)\w*\(")
+_STATES = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "is in a system call that does not return"}
+
+
+class Beats:
+    """Knows when each rank's file last changed, by this process's own clock: clocks of nodes differ."""
+
+    def __init__(self, folder: Path, patience: Mapping[str, float]) -> None:
+        self.folder, self.patience = folder, patience
+        self.seen: dict[int, tuple[dict[str, Any], float]] = {}
+        self.written, self.written_at = -1, time.monotonic()
+
+    def stale(self, seconds: list[float]) -> list[dict[str, Any]]:
+        """The beats of all ranks, if some rank has been silent for too long; `seconds` are those of the iterations."""
+        now = time.monotonic()
+        for file in self.folder.glob("rank-*.json"):
+            try:
+                beat = json.loads(file.read_text())
+            except (OSError, ValueError):
+                continue
+            if self.seen.get(beat["rank"], ({},))[0] != beat:
+                self.seen[beat["rank"]] = beat, now
+        late = [beat for beat, at in self.seen.values() if now - at > self._limit(beat, seconds)]
+        return [beat for _, (beat, _) in sorted(self.seen.items())] if late else []
+
+    def is_silent(self, size: int) -> bool:
+        """Of a trainer without heartbeats, or before the first: it has written nothing for too long."""
+        if size != self.written:
+            self.written, self.written_at = size, time.monotonic()
+        return not self.seen and time.monotonic() - self.written_at > self.patience["start"]
+
+    def _limit(self, beat: Mapping[str, Any], seconds: list[float]) -> float:
+        if beat["doing"] in ENDED:
+            return float("inf")
+        if beat["doing"] in SLOW or len(seconds) < 2:
+            return self.patience["start"]
+        return max(self.patience["least"], self.patience["times"] * median(seconds))
+
+
+def evidence_of(
+    folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """A sentence that names the rank and the collective that did not arrive, and everything it was made of."""
+    stacks = stacks_of(folder, beats, slurm)
+    here = socket.gethostname()
+    ranks = []
+    for beat in beats:
+        stack = stacks.get(beat["rank"], "")
+        state = state_of(beat["pid"]) if beat["host"] == here else "?"
+        ranks.append({**beat, "state": state, "waits_in": waiting_in(stack), "stack": stack})
+    return verdict(ranks), {"ranks": ranks}
+
+
+def stacks_of(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any] | None) -> dict[int, str]:
+    """Each rank writes its own, asked by SIGUSR2; a stopped one cannot, which tells as much."""
+    for pipe in folder.glob("flight-pipe*"):  # where PyTorch's flight recorder listens
+        _poke(pipe)
+    here = socket.gethostname()
+    files = {beat["rank"]: folder / "heartbeats" / f"rank-{beat['rank']:05d}.stack" for beat in beats}
+    if not signal_step(slurm, "USR2"):
+        for beat in beats:
+            if beat["host"] == here:
+                kill(beat["pid"], signal.SIGUSR2)
+    deadline = time.monotonic() + SECONDS_FOR_STACKS
+    while time.monotonic() < deadline and not all(_is_whole(file) for file in files.values()):
+        time.sleep(0.05)
+    return {rank: file.read_text(errors="replace") for rank, file in files.items() if file.exists()}
+
+
+def _is_whole(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
+
+
+def _poke(pipe: Path) -> None:
+    try:
+        handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # nobody listens
+        return
+    os.write(handle, b"1\n")
+    os.close(handle)
+
+
+def waiting_in(stack: str) -> str:
+    """'all_reduce in norm_and_sums (gradients.py:34)', or '' where the rank is in no collective. The place is the
+    first that is not PyTorch's own; the waiting itself is below Python, so the line tells it."""
+    for thread in re.split(r"^(?=Current thread|Thread )", stack, flags=re.MULTILINE):
+        frames = [match.groupdict() for match in _FRAME.finditer(thread)]
+        place = next((frame for frame in frames if "/torch/" not in frame["file"]), None)
+        if place is None:
+            continue
+        inside = [frame["function"] for frame in frames if "/torch/distributed/" in frame["file"]]
+        line = linecache.getline(place["file"], int(place["line"])).strip()
+        if "/torch/distributed/" in frames[0]["file"]:
+            what = next(name for name in inside if name != "wrapper")
+        elif place is frames[0] and _WAITS.search(line):
+            what = line
+        else:
+            continue
+        return f"{what} in {place['function']} ({Path(place['file']).name}:{place['line']})"
+    return ""
+
+
+def verdict(ranks: list[dict[str, Any]]) -> str:
+    """Who is missing where the others wait."""
+    waiting: dict[str, list[int]] = defaultdict(list)
+    absent = []
+    for rank in ranks:
+        if rank["waits_in"]:
+            waiting[rank["waits_in"]].append(rank["rank"])
+        elif rank["doing"] not in ENDED:
+            absent.append(rank)
+    places = sorted(waiting.items(), key=lambda item: -len(item[1]))
+    where = "; ".join(f"{_listed(numbers)} in {place}" for place, numbers in places)
+    if absent:
+        missing = ", ".join(f"rank {rank['rank']} {_what(rank)}" for rank in absent[:8])
+        others = f"; the others wait for it: {where}" if where else ""
+        return f"It hangs: {missing}{others}."
+    if len(places) > 1:
+        return f"It hangs: the ranks wait in different collectives: {where}."
+    return f"It hangs: all ranks wait, {where}, which does not end."
+
+
+def _what(rank: Mapping[str, Any]) -> str:
+    at = f"(iteration {rank['iteration']}, {rank['doing']})"
+    if rank["state"] in _STATES:
+        return f"{_STATES[rank['state']]} {at}"
+    if rank["state"] in ("", "Z"):
+        return f"is gone {at}"
+    return f"has not arrived {at}"
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8])
+    return f"rank{'s' if len(numbers) > 1 else ''} {shown}{', …' if len(numbers) > 8 else ''}"

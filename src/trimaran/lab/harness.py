@@ -1,0 +1,185 @@
+"""The harness: starts trials while there is room, settles those that ended, and may die at any moment.
+
+Everything it knows is in the sweep's folder and in the ledger, so another one goes on where it was.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimaran.lab import files
+from trimaran.lab.allocation import Allocation
+from trimaran.lab.launcher import Launcher, Seen
+from trimaran.lab.local import Local
+from trimaran.lab.outcome import measured, outcome_of
+from trimaran.lab.slurm import Slurm
+from trimaran.lab.trials import ATTEMPTS, Attempt, folder_of
+from trimaran.lab.view import View
+from trimaran.ledger.store import Ledger
+from trimaran.spec import Mistake, Outcome, Sweep
+
+WAIT_SECONDS = 0.5
+LAUNCHERS: dict[str, Callable[[Sweep], Launcher]] = {"local": Local, "slurm": Slurm, "allocation": Allocation}
+
+
+@dataclass(frozen=True)
+class Budget:
+    trials: int | None = None
+    minutes: float | None = None
+    until_sure: bool = False  # stop when no untried layout can beat the best within its interval
+
+
+class Stop:
+    """Ctrl-C: once, after the trials that run; twice, now."""
+
+    asked = 0
+
+
+class Harness:
+    def __init__(self, sweep: Sweep, folder: Path, attempts: list[Attempt], ledger: Ledger, budget: Budget) -> None:
+        self.sweep, self.folder, self.ledger, self.budget = sweep, folder, ledger, budget
+        self.launcher: Launcher = LAUNCHERS[sweep.place.kind](sweep)
+        self.waiting = [attempt for attempt in attempts if attempt.outcome is None]
+        self.done = [attempt for attempt in attempts if attempt.outcome is not None]
+        self.running: list[Attempt] = []
+        self.started_at, self.started = time.monotonic(), 0
+        self.why_ended = ""
+
+    def run(self, view: View) -> None:
+        with stop_signals() as stop:
+            self._adopt(view)
+            while self.running or self._goes_on(stop):
+                self._start_some(stop, view)
+                for attempt in list(self.running):
+                    self._settle(attempt, view)
+                if stop.asked > 1:
+                    self._cancel_all()
+                view.show(self.running, self.waiting, self._time_left())
+                if self.running:
+                    self.launcher.wait(self.running, WAIT_SECONDS)
+        if stop.asked:
+            self.why_ended = "You stopped it."
+
+    def _adopt(self, view: View) -> None:
+        """What an earlier harness left: ended, still running, or lost."""
+        for attempt in list(self.waiting):
+            if (attempt.folder / files.ORDER).exists():
+                self.waiting.remove(attempt)
+                self.running.append(attempt)
+                self._settle(attempt, view)
+
+    def _goes_on(self, stop: Stop) -> bool:
+        if not self.waiting:
+            self.why_ended = self.why_ended or "Every layout was tried."
+            return False
+        if stop.asked:
+            return False
+        if self.budget.trials is not None and self.started >= self.budget.trials:
+            self.why_ended = f"The budget of {self.budget.trials} trials is spent."
+        elif self.budget.minutes is not None and time.monotonic() - self.started_at > 60 * self.budget.minutes:
+            self.why_ended = f"The budget of {self.budget.minutes:g} minutes is spent."
+        elif self.budget.until_sure and (best := self.best) is not None and not self._may_beat(best):
+            self.why_ended = (
+                f"No untried layout can beat {best.candidate.label or 'the best'} ({_per_sample(best):.4g} s a sample):"
+                f" {len(self.waiting)} are predicted slower, even at the fast end of their intervals."
+            )
+        else:
+            return True
+        return False
+
+    @property
+    def best(self) -> Attempt | None:
+        """The fastest for each sample."""
+        measured_ones = [a for a in self.done if a.outcome and a.outcome.status == "ok" and a.outcome.seconds]
+        return min(measured_ones, key=_per_sample, default=None)
+
+    def _may_beat(self, best: Attempt) -> bool:
+        limit = _per_sample(best)
+        return any(a.candidate.fits and a.candidate.low / a.job.batch.size < limit for a in self.waiting)
+
+    def _start_some(self, stop: Stop, view: View) -> None:
+        while self._goes_on(stop) and self.launcher.has_room(self.waiting[0], self.running):
+            attempt = self.waiting.pop(0)
+            self.started += 1
+            self.ledger.add([attempt.trial("running")])
+            try:
+                self.launcher.start(attempt)
+            except (OSError, Mistake) as error:
+                said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+                self._close(attempt, Outcome(status="fail", reason=f"It could not be started: {said}"), view)
+                continue
+            self.running.append(attempt)
+
+    def _settle(self, attempt: Attempt, view: View) -> None:
+        """Its own result is the first truth; only without one is the launcher asked."""
+        seen = self.launcher.look(attempt) if not self._result(attempt) else Seen("gone")
+        result = self._result(attempt)
+        if result is not None:
+            self.launcher.ended(attempt)
+            ours = self.sweep.command is None
+            self._close(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
+        elif seen.state == "gone":
+            numbers = measured(attempt.job, attempt.folder) if self.sweep.command is None else {}
+            self._close(attempt, Outcome(status=seen.status, reason=seen.reason, **numbers), view)
+        else:
+            attempt.told = [seen.reason] if seen.reason else []
+
+    def _result(self, attempt: Attempt) -> dict[str, Any] | None:
+        return files.read_json(attempt.folder / files.RESULT)
+
+    def _close(self, attempt: Attempt, outcome: Outcome, view: View) -> None:
+        attempt.outcome = outcome
+        self.ledger.add([attempt.trial()])
+        files_written(attempt, outcome)
+        if attempt in self.running:
+            self.running.remove(attempt)
+        self.done.append(attempt)
+        view.ended(attempt, self.best)
+        if outcome.status == "lost" and attempt.attempt < ATTEMPTS:
+            number = attempt.attempt + 1
+            again = folder_of(self.folder, attempt.number, number)
+            self.waiting.insert(0, Attempt(attempt.sweep, attempt.number, attempt.candidate, again, number))
+
+    def _cancel_all(self) -> None:
+        for attempt in self.running:
+            self.launcher.cancel(attempt)
+
+    def _time_left(self) -> float | None:
+        """Seconds, by the trials so far and what is predicted for the others."""
+        spent: list[float] = [r["ended"] - r["started"] for a in self.done if (r := self._result(a))]
+        if not spent:
+            return None
+        return len(self.waiting + self.running) * sum(spent) / len(spent) / self.sweep.place.parallel
+
+
+def files_written(attempt: Attempt, outcome: Outcome) -> None:
+    """The outcome beside the result, for a person who looks into the folder, and for a harness that goes on."""
+    try:
+        files.write_json(attempt.folder / "outcome.json", outcome.plain())
+    except OSError:  # a full disk: the ledger has it
+        return
+
+
+def _per_sample(attempt: Attempt) -> float:
+    assert attempt.outcome is not None
+    assert attempt.outcome.seconds is not None
+    return attempt.outcome.seconds / attempt.job.batch.size
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    stop = Stop()
+
+    def ask(*_: Any) -> None:
+        stop.asked += 1
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

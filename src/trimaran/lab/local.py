@@ -1,0 +1,118 @@
+"""Trials on this machine: a supervisor each, in a session of its own so that it outlives the harness."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from trimaran.lab import files
+from trimaran.lab.launcher import Seen
+from trimaran.lab.orders import write_order
+from trimaran.lab.processes import end_all, kill, processes_of
+from trimaran.lab.trials import Attempt
+from trimaran.spec import Mistake, Sweep
+
+
+class Local:
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self.supervisors: dict[str, subprocess.Popen[str]] = {}  # those that this harness started
+        self.cores: dict[str, list[int]] = {}
+
+    def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
+        return len(running) < self.sweep.place.parallel
+
+    def start(self, attempt: Attempt) -> None:
+        write_order(self.sweep, attempt, cpus=self._cores_for(attempt))
+        self.supervise(attempt)
+
+    def supervise(self, attempt: Attempt) -> None:
+        # -E: an environment for the trainer, such as PYTHONMALLOC, is not for its supervisor.
+        command = [sys.executable, "-m", "trimaran.lab.supervise", str(attempt.folder)]
+        self.supervisors[attempt.id] = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _cores_for(self, attempt: Attempt) -> list[int] | None:
+        """A share of the cores that no other trial has."""
+        if not self.sweep.place.pin:
+            return None
+        taken = {core for cores in self.cores.values() for core in cores}
+        every = sorted(os.sched_getaffinity(0))
+        share = max(1, len(every) // self.sweep.place.parallel)
+        free = [core for core in every if core not in taken][:share]
+        if not free:
+            raise Mistake(
+                f"{self.sweep.place.parallel} trials side by side cannot have cores of their own: this machine has"
+                f" {len(every)}; the nearest that works: place.parallel {len(every)}."
+            )
+        self.cores[attempt.id] = free
+        return free
+
+    def look(self, attempt: Attempt) -> Seen:
+        supervisor = self.supervisors.get(attempt.id)
+        if supervisor is None:  # of a harness that is gone
+            if files.is_locked(attempt.folder / files.LOCK):
+                return Seen("running")
+            begun = processes_of(attempt.id)
+            end_all(attempt.id)  # what a killed supervisor may have left
+            why = "Its supervisor ended without a word, as after a kill -9 or a reboot."
+            return Seen("gone", "lost", why if begun or (attempt.folder / files.STARTED).exists() else "Never started.")
+        if supervisor.poll() is None:
+            return Seen("running")
+        said = supervisor.stderr.read().strip() if supervisor.stderr else ""
+        self._forget(attempt)
+        end_all(attempt.id)
+        if said:
+            return Seen("gone", "fail", f"The supervisor could not go on: {said.splitlines()[-1]}.")
+        return Seen("gone", "lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
+
+    def cancel(self, attempt: Attempt) -> None:
+        supervisor = self.supervisors.get(attempt.id)
+        started = files.read_json(attempt.folder / files.STARTED)
+        if supervisor is not None:
+            supervisor.terminate()
+        elif started and files.is_locked(attempt.folder / files.LOCK):
+            kill(started["supervisor"], signal.SIGTERM)
+
+    def ended(self, attempt: Attempt) -> None:
+        """It has left its result; its supervisor is about to end."""
+        supervisor = self.supervisors.get(attempt.id)
+        if supervisor is not None:
+            supervisor.wait()
+        self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self.cores.pop(attempt.id, None)
+        supervisor = self.supervisors.pop(attempt.id, None)
+        if supervisor is not None and supervisor.stderr is not None:
+            supervisor.stderr.close()
+
+    def wait(self, running: list[Attempt], seconds: float) -> None:
+        with ExitStack() as handles:
+            waited: list[int] = []
+            for attempt in running:
+                pid = self._pid(attempt)
+                if pid is not None:
+                    try:
+                        handle = os.pidfd_open(pid)
+                    except ProcessLookupError:
+                        return
+                    handles.callback(os.close, handle)
+                    waited.append(handle)
+            select.select(waited, [], [], seconds)
+
+    def _pid(self, attempt: Attempt) -> int | None:
+        supervisor: Any = self.supervisors.get(attempt.id)
+        if supervisor is not None:
+            return int(supervisor.pid)
+        started = files.read_json(attempt.folder / files.STARTED)
+        return int(started["supervisor"]) if started else None

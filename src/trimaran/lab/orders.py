@@ -1,0 +1,111 @@
+"""What the supervisor of a trial is told: the trainer's command, its environment, its limits."""
+
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from trimaran.lab import files
+from trimaran.lab.trials import Attempt
+from trimaran.spec import Job, Mistake, Sweep
+from trimaran.spec.files import save
+
+GIB = 2**30
+WARM_UP = 2  # iterations that our trainer marks so
+PATIENCE_SECONDS = 60  # of our ranks with each other
+
+
+def write_order(sweep: Sweep, attempt: Attempt, wrapped: list[str] | None = None, **more: Any) -> None:
+    """Everything the trial needs, in its folder; the order last, for where it stands the trial was begun.
+    `wrapped`: words before the trainer's command, such as srun's; `more`: entries of the order."""
+    folder, measuring = attempt.folder, sweep.measuring
+    folder.mkdir(parents=True, exist_ok=True)
+    job = attempt.job.but(steps=WARM_UP + measuring.iterations)
+    save(job, folder / "job.yaml")
+    order = {
+        "trial": attempt.id,
+        "command": [*(wrapped or []), *command_of(sweep, job, folder)],
+        "environment": {**job.environment, **flight_recorder(job, folder)},
+        "limit_seconds": 60 * measuring.minutes,
+        "memory_bytes": round(sweep.place.memory_gib * GIB) if sweep.place.memory_gib else None,
+        "cpus": None,
+        "slurm": None,
+        "measure": {"least": measuring.least, "tolerance": measuring.tolerance},
+        "patience": {
+            "start": 60 * measuring.silence_minutes,
+            "least": measuring.silence_seconds,
+            "times": measuring.silence_times,
+        },
+    }
+    files.write_json(folder / files.ORDER, {**order, **more})
+
+
+def command_of(sweep: Sweep, job: Job, folder: Path) -> list[str]:
+    if sweep.command is not None:
+        return ["bash", "-c", filled(sweep.command, job, folder)]
+    options = ["--metrics", folder / files.METRICS, "--heartbeats", folder / files.HEARTBEATS]
+    words = [sys.executable, "-m", "trimaran.engine", folder / "job.yaml", *options, "--patience", PATIENCE_SECONDS]
+    return [str(word) for word in words]
+
+
+def filled(template: str, job: Job, folder: Path) -> str:
+    """The command of another trainer for this Job."""
+    values = places(job, folder)
+    try:
+        return template.format(**values)
+    except (KeyError, IndexError, ValueError) as error:
+        known = " ".join(f"{{{name}}}" for name in values)
+        raise Mistake(
+            f"The command of the sweep cannot be filled in ({error}); it may contain {known}, and {{{{ for a brace."
+        ) from None
+
+
+def places(job: Job, folder: Path) -> dict[str, str]:
+    model, layout = job.model, job.layout
+    values: dict[str, Any] = {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "vp": layout.virtual_stages,
+        "mbs": layout.micro_batch,
+        "gbs": job.batch.size,
+        "zero": layout.zero,
+        "recompute": layout.recompute,
+        "devices": layout.devices,
+        "nodes": job.cluster.nodes,
+        "devices_per_node": job.cluster.devices_per_node,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "ffn_hidden": model.ffn_hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "vocab": model.vocab,
+        "seq_len": model.seq_len,
+        "precision": job.precision,
+        "optimizer": job.optimizer,
+        "steps": job.steps,
+        "seed": job.seed,
+        "port": free_port(),
+        "job": folder / "job.yaml",
+        "folder": folder,
+    }
+    return {name: shlex.quote(str(value)) for name, value in values.items()}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def flight_recorder(job: Job, folder: Path) -> dict[str, str]:
+    """NCCL's last collectives of every rank, written where a hang is looked into."""
+    if job.cluster.device.name.startswith("cpu"):
+        return {}
+    return {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "flight-"),
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(folder / "flight-pipe-"),
+    }

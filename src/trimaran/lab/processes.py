@@ -1,0 +1,77 @@
+"""The processes of a trial, wherever they went: each carries the trial's name in its environment.
+
+A process group is not enough, because torchrun's and SLURM's workers have sessions of their own.
+"""
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+MARK = "TRIMARAN_TRIAL"
+SECONDS_TO_END = 5.0
+
+
+def processes_of(trial: str) -> list[int]:
+    """Of this user on this machine, this one not counted."""
+    wanted, found = f"{MARK}={trial}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # it ended, or is another user's
+            continue
+    return found
+
+
+def end_all(trial: str) -> int:
+    """Kill until none is left, because a process may start another while it is being killed. How many there were."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (left := processes_of(trial)) and time.monotonic() < deadline:
+        for pid in left:
+            killed.add(pid)
+            kill(pid, signal.SIGKILL)
+        for pid in left:
+            wait_for(pid, 1.0)
+    return len(killed)
+
+
+def kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def wait_for(pid: int, seconds: float) -> bool:
+    """Whether a process, which need not be a child, ends in this time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter: R running, S sleeping, D in a system call, T stopped, Z ended, and '' for gone."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for want of memory, on this machine, since it started."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

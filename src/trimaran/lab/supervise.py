@@ -1,0 +1,156 @@
+"""The supervisor of one trial: `python -m trimaran.lab.supervise FOLDER`, a process of its own near the trainer.
+
+It runs what FOLDER/order.json says, watches it, ends it, and writes FOLDER/result.json, also when the harness that
+ordered it is long dead. Only the standard library, so that it starts in hundredths of a second on any node.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trimaran.lab import files
+from trimaran.lab.hang import Beats, evidence_of
+from trimaran.lab.processes import MARK, end_all, oom_kills
+from trimaran.lab.stable import is_stable
+from trimaran.lab.steps import signal_step
+
+LOOK_SECONDS = 0.2
+SECONDS_TO_STOP = 30.0  # for a trainer that was asked to end, to end
+PR_SET_PDEATHSIG = 1
+# Which of the environment is kept with a trial: what changes speed or meaning, and no secrets.
+TELLING = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "GLOO_", "SLURM_", "UCX_", "FI_", "HSA_")
+
+
+@dataclass
+class End:
+    """Why the trial is over, before its exit code is known."""
+
+    how: str = "exit"  # or stable, hang, timeout, cancelled
+    reason: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+class Supervisor:
+    def __init__(self, folder: Path, order: dict[str, Any]) -> None:
+        self.folder, self.order = folder, order
+        self.cancelled = False
+        self.started = time.time()
+        self.beats = Beats(folder / files.HEARTBEATS, order["patience"])
+        signal.signal(signal.SIGTERM, self._cancel)
+        signal.signal(signal.SIGINT, self._cancel)
+        signal.signal(signal.SIGUSR1, self._cancel)
+
+    def _cancel(self, *_: Any) -> None:
+        self.cancelled = True
+
+    def run(self) -> None:
+        killed_before = oom_kills()
+        try:
+            child = self._start()
+        except OSError as error:
+            self._finish(End("exit", f"{error.strerror}: {error.filename}"), 127, killed_before)
+            return
+        files.write_json(
+            self.folder / files.STARTED,
+            {"supervisor": os.getpid(), "trainer": child.pid, "host": socket.gethostname(), "time": self.started},
+        )
+        end = self._watch(child)
+        code = child.wait() if end.how == "exit" else self._stop(child, gently=end.how in ("stable", "cancelled"))
+        end_all(self.order["trial"])
+        self._finish(end, code, killed_before)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, **self.order["environment"], MARK: self.order["trial"]}
+        kept = {name: value for name, value in sorted(environment.items()) if name.startswith(TELLING)}
+        files.write_json(self.folder / "environment.json", {**kept, **self.order["environment"]})
+        with (self.folder / files.STDOUT).open("wb") as out, (self.folder / files.STDERR).open("wb") as err:
+            return subprocess.Popen(
+                self.order["command"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=self._limit,
+            )
+
+    def _limit(self) -> None:
+        """In the child, before the trainer: it dies with its supervisor, and gets no more than it may have."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self.order["memory_bytes"]:
+            resource.setrlimit(resource.RLIMIT_DATA, (self.order["memory_bytes"],) * 2)
+        if self.order["cpus"]:
+            os.sched_setaffinity(0, self.order["cpus"])
+
+    def _watch(self, child: "subprocess.Popen[bytes]") -> End:
+        deadline = time.monotonic() + self.order["limit_seconds"]
+        while True:
+            try:
+                child.wait(LOOK_SECONDS)
+                return End()
+            except subprocess.TimeoutExpired:
+                pass
+            if self.cancelled:
+                return End("cancelled", "It was cancelled.")
+            if time.monotonic() > deadline:
+                return End("timeout", f"It was not done after {self.order['limit_seconds']:.0f} s, its limit.")
+            records = files.read_lines(self.folder / files.METRICS)
+            if is_stable(records, self.order["measure"]):
+                return End("stable")
+            stale = self.beats.stale([record["seconds"] for record in records if "seconds" in record])
+            if stale:
+                reason, evidence = evidence_of(self.folder, stale, self.order["slurm"])
+                return End("hang", reason, evidence)
+            if self.beats.is_silent(sum((self.folder / name).stat().st_size for name in (files.STDOUT, files.STDERR))):
+                return End("hang", f"It hangs: nothing was written for {self.order['patience']['start']:.0f} s.")
+
+    def _stop(self, child: "subprocess.Popen[bytes]", gently: bool) -> int:
+        """Gently: the trainer ends after its step, and says so. Else everything is killed."""
+        if gently:
+            if not signal_step(self.order["slurm"], "TERM"):
+                child.terminate()
+            try:
+                return child.wait(SECONDS_TO_STOP)
+            except subprocess.TimeoutExpired:
+                pass
+        child.kill()
+        return child.wait()
+
+    def _finish(self, end: End, code: int, killed_before: int) -> None:
+        result = {
+            "trial": self.order["trial"],
+            "how": end.how,
+            "reason": end.reason,
+            "evidence": end.evidence,
+            "code": code,
+            "started": self.started,
+            "ended": time.time(),
+            "kernel_oom_kills": oom_kills() - killed_before,
+            "host": socket.gethostname(),
+        }
+        files.write_json(self.folder / files.RESULT, result)
+
+
+def main(folder: Path) -> int:
+    order = files.read_json(folder / files.ORDER)
+    if order is None or files.lock(folder / files.LOCK) is None or (folder / files.RESULT).exists():
+        return 1  # nothing to do, or somebody else does it
+    try:
+        Supervisor(folder, order).run()
+    except OSError as error:  # the disk is full, say; who started this hears it on stderr
+        end_all(order["trial"])
+        print(f"{error.strerror}: {error.filename or folder}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

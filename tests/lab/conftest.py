@@ -1,0 +1,20 @@
+"""One SLURM of four nodes for all tests that ask for it."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster, missing_programs
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """Where SLURM is not installed these tests are skipped, but not in CI, which installs it."""
+    if missing := missing_programs():
+        reason = f"SLURM is not installed: no {', '.join(missing)}"
+        if os.environ.get("TRIMARAN_REQUIRE_SLURM") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with SlurmCluster() as cluster:
+        yield cluster
