@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from trimaran.lab.processes import processes_of
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Trial
 
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 60.0
 # A trainer that is not ours: it prints what Megatron-LM prints.
 MEGATRON = (
     "echo '  num_layers ...................................... {layers}';"
@@ -33,9 +33,9 @@ def sweep_file(folder: Path, **values: Any) -> Path:
     return file
 
 
-def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     """In the folder, where its sweeps/ and its ledger go."""
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    environment = {**(environment or ENVIRONMENT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*TRIMARAN, "sweep", *arguments],
         cwd=folder,
@@ -46,15 +46,15 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def finished(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    process = start(folder, *arguments)
+def finished(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    process = start(folder, *arguments, environment=environment)
     out, err = process.communicate(timeout=LIMIT_SECONDS)
     return process.returncode, out, err
 
 
-def swept(folder: Path, *arguments: str) -> dict[str, Any]:
+def swept(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What --json says of a sweep that ended by itself."""
-    code, out, err = finished(folder, *arguments, "--json")
+    code, out, err = finished(folder, *arguments, "--json", environment=environment)
     assert code == 0, err
     told: dict[str, Any] = json.loads(out)
     return told

@@ -5,7 +5,6 @@ import re
 import subprocess
 
 from trimaran.lab import files
-from trimaran.lab.launcher import Seen
 from trimaran.lab.local import Local
 from trimaran.lab.orders import write_order
 from trimaran.lab.slurm import step_command
@@ -53,14 +52,10 @@ class Allocation(Local):
         where = [f"--jobid={self.job_number}", f"--nodes={count}", f"--nodelist={','.join(nodes)}", "--overlap"]
         command = step_command(self.sweep, attempt)
         slurm = {"job": self.job_number, "name": attempt.id}
-        write_order(self.sweep, attempt, wrapped=[*command, *where] if command else None, slurm=slurm, nodes=nodes)
+        told = {"TRIMARAN_NODES": ",".join(nodes)}  # for another trainer's command, which has an srun of its own
+        wrapped = [*command, *where] if command else None
+        write_order(self.sweep, attempt, wrapped=wrapped, environment=told, slurm=slurm, nodes=nodes)
         self.supervise(attempt)
-
-    def look(self, attempt: Attempt) -> Seen:
-        seen = super().look(attempt)
-        if seen.state == "gone":
-            self.ended(attempt)
-        return seen
 
     def ended(self, attempt: Attempt) -> None:
         super().ended(attempt)

@@ -5,12 +5,14 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import interval, predict
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.changes import changed
+from trimaran.spec.here import is_cpu_here
 
 SHORT = {"micro_batch": "mbs", "virtual_stages": "vp", "recompute": "recompute", "sequence_parallel": "sp"}
 
@@ -38,9 +40,11 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
     """By predicted seconds, those that are predicted not to fit last: a fast trial costs little and tells most."""
     jobs, refused, seen = [], [], set()
     for settings in combinations(sweep):
-        label = label_of(settings)
+        more = following(sweep, settings)
+        label = label_of({**settings, **{field: value for field, value in more.items() if field == "layout.dp"}})
         try:
-            job = changed(sweep.base, [f"{field}={json.dumps(value)}" for field, value in settings.items()])
+            made = {**settings, **more}
+            job = changed(sweep.base, [f"{field}={json.dumps(value)}" for field, value in made.items()])
             if sweep.devices is not None and job.layout.devices != sweep.devices:
                 raise Mistake(
                     f"{label} is a layout of {job.layout.devices} devices, but the sweep is of {sweep.devices}."
@@ -69,13 +73,24 @@ def combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
     axes = [[(field, value) for value in values] for field, values in sweep.axes.items()]
     for together in sweep.alternatives or ({},):
         for values in itertools.product(*axes):
-            settings = {**together, **dict(values)}
-            if sweep.devices is not None and "layout.dp" not in settings:
-                layout = sweep.base.layout
-                tp, pp = settings.get("layout.tp", layout.tp), settings.get("layout.pp", layout.pp)
-                whole = isinstance(tp, int) and isinstance(pp, int) and tp > 0 and pp > 0
-                settings["layout.dp"] = max(1, sweep.devices // (tp * pp)) if whole else 1
-            yield settings
+            yield {**together, **dict(values)}
+
+
+def following(sweep: Sweep, settings: dict[str, Any]) -> dict[str, Any]:
+    """What the settings leave open and follows from them: dp from the devices, nodes from the layout. On a machine of
+    processes `changed` makes as many as the layout has."""
+    base = sweep.base
+    axes = {name: settings.get(f"layout.{name}", getattr(base.layout, name)) for name in ("dp", "tp", "pp")}
+    if any(not isinstance(size, int) or size < 1 for size in axes.values()):
+        return {}  # which the Job will refuse
+    found: dict[str, Any] = {}
+    if sweep.devices is not None and "layout.dp" not in settings:
+        axes["dp"] = found["layout.dp"] = max(1, sweep.devices // (axes["tp"] * axes["pp"]))
+    nodes, left = divmod(prod(axes.values()), base.cluster.devices_per_node)
+    processes = is_cpu_here(base.cluster) and base.cluster.nodes == 1
+    if not processes and not left and nodes != base.cluster.nodes and "cluster.nodes" not in settings:
+        found["cluster.nodes"] = nodes
+    return found
 
 
 def label_of(settings: dict[str, Any]) -> str:

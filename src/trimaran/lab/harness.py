@@ -48,6 +48,7 @@ class Harness:
         self.running: list[Attempt] = []
         self.started_at, self.started = time.monotonic(), 0
         self.why_ended = ""
+        self.cancelling = False
 
     def run(self, view: View) -> None:
         with stop_signals() as stop:
@@ -118,12 +119,16 @@ class Harness:
         """Its own result is the first truth; only without one is the launcher asked."""
         seen = self.launcher.look(attempt) if not self._result(attempt) else Seen("gone")
         result = self._result(attempt)
+        if result is not None and result["how"] == "cancelled" and not self.cancelling:
+            seen = self.launcher.why_cancelled(attempt)
+            result = None
         if result is not None:
             self.launcher.ended(attempt)
             ours = self.sweep.command is None
             self._close(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
         elif seen.state == "gone":
             numbers = measured(attempt.job, attempt.folder) if self.sweep.command is None else {}
+            self.launcher.ended(attempt)
             self._close(attempt, Outcome(status=seen.status, reason=seen.reason, **numbers), view)
         else:
             attempt.told = [seen.reason] if seen.reason else []
@@ -145,6 +150,7 @@ class Harness:
             self.waiting.insert(0, Attempt(attempt.sweep, attempt.number, attempt.candidate, again, number))
 
     def _cancel_all(self) -> None:
+        self.cancelling = True
         for attempt in self.running:
             self.launcher.cancel(attempt)
 

@@ -23,6 +23,10 @@ class Launcher(Protocol):
 
     def look(self, attempt: Attempt) -> Seen: ...
 
+    def why_cancelled(self, attempt: Attempt) -> Seen:
+        """Of one that was told to end, and not by us."""
+        ...
+
     def cancel(self, attempt: Attempt) -> None: ...
 
     def ended(self, attempt: Attempt) -> None:

@@ -75,6 +75,9 @@ class Local:
             return Seen("gone", "fail", f"The supervisor could not go on: {said.splitlines()[-1]}.")
         return Seen("gone", "lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
 
+    def why_cancelled(self, attempt: Attempt) -> Seen:
+        return Seen("gone", "cancelled", "Somebody ended its supervisor.")
+
     def cancel(self, attempt: Attempt) -> None:
         supervisor = self.supervisors.get(attempt.id)
         started = files.read_json(attempt.folder / files.STARTED)

@@ -16,7 +16,13 @@ WARM_UP = 2  # iterations that our trainer marks so
 PATIENCE_SECONDS = 60  # of our ranks with each other
 
 
-def write_order(sweep: Sweep, attempt: Attempt, wrapped: list[str] | None = None, **more: Any) -> None:
+def write_order(
+    sweep: Sweep,
+    attempt: Attempt,
+    wrapped: list[str] | None = None,
+    environment: dict[str, str] | None = None,
+    **more: Any,
+) -> None:
     """Everything the trial needs, in its folder; the order last, for where it stands the trial was begun.
     `wrapped`: words before the trainer's command, such as srun's; `more`: entries of the order."""
     folder, measuring = attempt.folder, sweep.measuring
@@ -26,7 +32,7 @@ def write_order(sweep: Sweep, attempt: Attempt, wrapped: list[str] | None = None
     order = {
         "trial": attempt.id,
         "command": [*(wrapped or []), *command_of(sweep, job, folder)],
-        "environment": {**job.environment, **flight_recorder(job, folder)},
+        "environment": {**job.environment, **flight_recorder(job, folder), **(environment or {})},
         "limit_seconds": 60 * measuring.minutes,
         "memory_bytes": round(sweep.place.memory_gib * GIB) if sweep.place.memory_gib else None,
         "cpus": None,

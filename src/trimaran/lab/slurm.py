@@ -91,11 +91,13 @@ class Slurm:
         decided = job is not None and job.state in ("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
         if time.monotonic() - since < (2.0 if decided else GRACE_SECONDS):
             return Seen("running")
-        if job is None:
-            return Seen("gone", "lost", "SLURM does not know the job any more, and it left no result.")
-        status, reason = ENDED[job.state]
-        said = f" ({job.reason})." if job.state == "FAILED" else ""
-        return Seen("gone", status, f"{reason}{said}")
+        return ended(job)
+
+    def why_cancelled(self, attempt: Attempt) -> Seen:
+        """SLURM ends a job at its limit, when a node fails, or to put it into the queue again."""
+        self._ask()
+        job = self.queue.get(attempt.id)
+        return ended(job) if self.answers and (job is None or job.state in ENDED) else Seen("running")
 
     def cancel(self, attempt: Attempt) -> None:
         submitted = files.read_json(attempt.folder / files.SUBMITTED)
@@ -120,6 +122,15 @@ class Slurm:
         if self.answers:
             rows = [line.strip().rsplit("|", 3) for line in asked.stdout.splitlines()]
             self.queue = {name: Queued(number, state, reason) for name, number, state, reason in rows}
+
+
+def ended(job: Queued | None) -> Seen:
+    """What SLURM says of a job that is over."""
+    if job is None:
+        return Seen("gone", "lost", "SLURM does not know the job any more, and it left no result.")
+    status, reason = ENDED[job.state]
+    said = f" ({job.reason})." if job.state == "FAILED" else ""
+    return Seen("gone", status, f"{reason}{said}")
 
 
 def resources(sweep: Sweep, job: Job) -> list[str]:

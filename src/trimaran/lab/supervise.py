@@ -141,8 +141,13 @@ class Supervisor:
 
 def main(folder: Path) -> int:
     order = files.read_json(folder / files.ORDER)
-    if order is None or files.lock(folder / files.LOCK) is None or (folder / files.RESULT).exists():
+    if order is None or files.lock(folder / files.LOCK) is None:
         return 1  # nothing to do, or somebody else does it
+    before = files.read_json(folder / files.RESULT)
+    if before is not None and before["how"] == "cancelled" and os.environ.get("SLURM_RESTART_COUNT"):
+        (folder / files.RESULT).unlink()  # SLURM ended it only to put it into the queue again
+    elif before is not None:
+        return 1
     try:
         Supervisor(folder, order).run()
     except OSError as error:  # the disk is full, say; who started this hears it on stderr

@@ -1,0 +1,165 @@
+"""trimaran probe: measure this machine, and write a cluster file that plans and jobs accept."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimaran.cli.probe_compare import compare
+
+if TYPE_CHECKING:
+    from trimaran.probe.measure import Told
+    from trimaran.probe.measured import Measured
+    from trimaran.spec import Cluster
+
+probe = typer.Typer(invoke_without_command=True)
+probe.command("compare")(compare)
+
+RANK_FAILED = 4  # as in `trimaran train`
+
+
+@probe.callback()
+def measure(
+    context: typer.Context,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster to this file.")] = None,
+    model: Annotated[str, typer.Option(help="Whose matrix shapes to measure: a preset's name or a file.")] = "",
+    ranks: Annotated[
+        int | None, typer.Option(help="Processes that measure at once; else one per GPU, or one per core.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Coarse grids: about 20 seconds.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write plots to this HTML file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="For programs: everything that was measured.")] = False,
+) -> None:
+    """Measure this hardware while all ranks are busy, and write a cluster file with its constants and their sources.
+
+    Started by torchrun or srun, the processes measure together, inside nodes and between them.
+
+    Example: `trimaran probe --ranks 8 -o here.yaml`, then `trimaran plan gpt-1b3 --on here.yaml --gbs 64`
+    """
+    if context.invoked_subcommand:
+        return
+    from trimaran.cli.need import need_torch
+    from trimaran.engine.rendezvous import is_first
+    from trimaran.spec import Mistake
+
+    try:
+        need_torch("trimaran probe")
+        _check_files(output, plot)
+        measured = _measured(model, ranks, quick)
+    except Mistake:
+        if is_first(os.environ):
+            raise
+        raise typer.Exit(2) from None  # rank 0 says it for all
+    if not is_first(os.environ):
+        return
+    from trimaran.learn.probed import probed_cluster
+
+    cluster = probed_cluster(measured)
+    if output is not None:
+        from trimaran.spec.files import save
+
+        _whole(output, lambda part: save(cluster, part))
+    if plot is not None:
+        from trimaran.cli.probe_plot import save_plot
+
+        _whole(plot, lambda part: save_plot(measured, cluster, part))
+    _show(measured, cluster, output, json)
+
+
+def _measured(model: str, ranks: int | None, quick: bool) -> "Measured":
+    """By our own processes, or with those that torchrun or SLURM started."""
+    from trimaran.engine.rendezvous import meeting
+    from trimaran.spec import Mistake
+    from trimaran.spec.files import load_model
+
+    started = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
+    place = None if started == "1" else meeting(os.environ, int(started) if started.isdigit() else 0)
+    if place and ranks not in (None, place.world):
+        raise Mistake(f"--ranks is {ranks}, but {place.world} processes were started; leave --ranks away.")
+    chosen = load_model(model) if model else None
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
+
+    from trimaran.learn.probed import cpu_machine
+    from trimaran.probe.measure import Asked
+    from trimaran.probe.ranks import RankFailed, check_ranks, devices_here, forked, gpus_here, joined
+    from trimaran.probe.shapes import usual_model
+
+    count = devices_here() if ranks is None else ranks
+    check_ranks(place.world if place else count, alone=place is None)
+    if not gpus_here():
+        cpu_machine()  # measured for a moment while nothing else runs
+    words = [
+        "trimaran probe",
+        *([f"--ranks {ranks}"] if ranks else []),
+        *([f"--model {chosen.name}"] if chosen else []),
+    ]
+    asked = Asked(chosen or usual_model(gpus_here() > 0), quick, " ".join([*words, *(["--quick"] if quick else [])]))
+    try:
+        if place:
+            os.environ.update(place.environment)
+            return _watched(lambda told: joined(asked, told), show=place.rank == 0)
+        return _watched(lambda told: forked(count, asked, told))
+    except RankFailed as failure:
+        print(f"trimaran: {failure}", file=sys.stderr, flush=True)
+        raise typer.Exit(RANK_FAILED) from None
+
+
+def _watched(work: Callable[["Told"], "Measured"], show: bool = True) -> "Measured":
+    """With a progress bar on the terminal's stderr, where somebody looks."""
+    if not show or not sys.stderr.isatty():
+        return work(lambda what, share: None)
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=1.0)
+        return work(lambda what, share: progress.update(task, description=what, completed=share))
+
+
+def _check_files(output: Path | None, plot: Path | None) -> None:
+    """Before two minutes of measuring, not after them."""
+    from trimaran.spec import Mistake
+
+    for path in (output, plot):
+        if path is not None:
+            if path.is_dir():
+                raise Mistake(f"{path} is a directory, not a file.")
+            _whole(path, None)
+    if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
+        raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
+    if plot is not None:
+        from trimaran.cli.probe_plot import need_plotly
+
+        need_plotly()
+
+
+def _whole(path: Path, write: Any) -> None:
+    """Under another name first, so that no half of a file is ever seen. `write` None: only try whether one could."""
+    from trimaran.spec import Mistake
+
+    part = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        if write is None:
+            part.touch()
+            part.unlink()
+        else:
+            write(part)
+            part.replace(path)
+    except OSError as error:
+        raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _show(measured: "Measured", cluster: "Cluster", output: Path | None, json: bool) -> None:
+    from trimaran.cli.probe_tables import print_measured
+    from trimaran.cli.show import print_json
+
+    if json:
+        print_json({"measured": measured.plain(), "cluster": cluster.plain()})
+        return
+    print_measured(measured, cluster)
+    if output is not None:
+        print(f"Written to {output}; use it with --on {output}.")

@@ -1,0 +1,80 @@
+"""trimaran probe compare: two cluster files side by side, such as before and after a fix."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from trimaran.spec import Cluster
+
+DIFFERENT = 0.05  # probes of an unchanged machine differ by less
+# Where less is better; of everything else more is.
+LESS_IS_BETTER = (
+    "_us",
+    "_ms",
+    "half_tokens",
+    "half_width",
+    "slowdown",
+    "exponent",
+    "context_gib",
+    "slack",
+    "state_share",
+    "activation_share",
+    "buffer_share",
+)
+
+COUNTS = ("device.units", "nodes", "devices_per_node")  # neither better nor worse
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A cluster file or a preset's name.")],
+    after: Annotated[str, typer.Argument(help="The one to hold against it.")],
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the numbers of two clusters side by side with their ratio, coloured where they differ by more than 5 %.
+
+    Example: `trimaran probe compare before.yaml after.yaml`
+    """
+    from trimaran.cli.show import print_json, print_table
+    from trimaran.spec.files import load_cluster
+
+    old, new = _numbers(load_cluster(before)), _numbers(load_cluster(after))
+    names = list(dict.fromkeys([*old, *new]))
+    if json:
+        print_json({name: _record(old.get(name), new.get(name)) for name in names})
+        return
+    rows = [
+        (name, _cell(old.get(name)), _cell(new.get(name)), _ratio(name, old.get(name), new.get(name))) for name in names
+    ]
+    print_table("Clusters", ("", before, after, "ratio"), rows)
+
+
+def _numbers(cluster: "Cluster") -> dict[str, float]:
+    """Every measured number under the name that it has in the file."""
+    device = cluster.device
+    found: dict[str, float] = {}
+    for name in ("peak_tflops", "matmul_tflops"):
+        found |= {f"device.{name}.{precision}": value for precision, value in getattr(device, name).items()}
+    found |= {f"device.{name}": getattr(device, name) for name in ("memory_gib", "memory_gb_per_s", "units")}
+    for place in ("inside", "between"):
+        found |= {f"{place}.{name}": getattr(getattr(cluster, place), name) for name in ("gb_per_s", "latency_us")}
+    found |= {name: getattr(cluster, name) for name in ("nodes", "devices_per_node", "context_gib", "slack")}
+    return found | {f"constants.{name}": value for name, value in cluster.constants.items()}
+
+
+def _record(old: float | None, new: float | None) -> dict[str, Any]:
+    return {"before": old, "after": new, "ratio": new / old if old and new is not None else None}
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _ratio(name: str, old: float | None, new: float | None) -> str:
+    ratio = _record(old, new)["ratio"]
+    if ratio is None:
+        return ""
+    if abs(ratio - 1) <= DIFFERENT or name in COUNTS:
+        return f"{ratio:.2f}"
+    better = (ratio < 1) == name.endswith(LESS_IS_BETTER)
+    return f"[{'green' if better else 'red'}]{ratio:.2f}[/]"

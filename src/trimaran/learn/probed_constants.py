@@ -1,0 +1,102 @@
+"""Constants of the cost model from a probe: with each, the model's own expression gives what was seen."""
+
+import math
+from statistics import median
+
+import numpy as np
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+from trimaran.cost.columns import COMPUTE_BYTES
+from trimaran.cost.constants import Constants, constants_of, priors_of
+from trimaran.cost.gemm import gemm_seconds
+from trimaran.cost.time import CUT_BYTES, WHOLE_BYTES
+from trimaran.learn.fit import Array
+from trimaran.probe.line import Line, line_through
+from trimaran.probe.measured import Collective, Measured
+from trimaran.spec import Cluster
+
+SHAPE_NAMES = ("gemm_efficiency", "gemm_half_tokens", "gemm_half_width", "wave_exponent", "misaligned_slowdown")
+NOISE = 0.1  # of the logarithm of one product's time: libraries choose other kernels for neighbouring shapes
+LEAST_SPREAD = 0.03  # the same probe on another day
+
+
+def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
+    """Constants and how far each may be off. `cluster` has the measured device and links already."""
+    shapes, scatter = _of_products(measured, cluster)
+    found = shapes | {
+        "kernel_us": measured.launches.kernel_seconds * 1e6,
+        "layer_us": measured.launches.layer_seconds * 1e6,
+        "memory_efficiency": _memory_efficiency(measured, cluster),
+        "flash_efficiency": _flash_efficiency(measured, cluster),
+    }
+    spreads = {"gemm_efficiency": scatter}
+    inside = tensor_parallel_line(measured.of_kind("all-reduce", "inside"))
+    if inside:
+        found["inside_share"] = inside.bytes_per_s / 1e9 / cluster.inside.gb_per_s
+        found["collective_us"] = inside.latency_seconds * 1e6
+        spreads["inside_share"] = spreads["collective_us"] = inside.scatter
+    if measured.of_kind("all-reduce", "between"):
+        found |= _between_shares(measured, cluster)
+    rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
+    return rounded, {name: round(max(spread, LEAST_SPREAD), 4) for name, spread in spreads.items()}
+
+
+def tensor_parallel_line(seen: list[Collective]) -> Line | None:
+    """An all-reduce of n ranks as cost/time.py has it: (n - 1) x (2/n x bytes / rate + latency)."""
+    if not seen:
+        return None
+    return line_through(
+        [c.ranks - 1 for c in seen],
+        [2 * (c.ranks - 1) / c.ranks * c.bytes for c in seen],
+        [c.seconds for c in seen],
+    )
+
+
+def _of_products(measured: Measured, cluster: Cluster) -> tuple[dict[str, float], float]:
+    """What shapes cost, fitted to all products in the model's precision, held by the priors; and the scatter left."""
+    seen = [product for product in measured.products if product.precision == measured.precision]
+    rows, columns, inner = (np.array([getattr(p, side) for p in seen], float) for side in ("rows", "columns", "inner"))
+    seconds = np.array([product.seconds for product in seen])
+    peak_flops = cluster.device.peak_tflops[measured.precision] * 1e12
+    start = constants_of(cluster).but(kernel_us=measured.launches.kernel_seconds * 1e6)
+    priors = priors_of(cluster)
+    spread = np.array([0.3 if name == "gemm_efficiency" else priors[name].spread for name in SHAPE_NAMES])
+
+    def moved(x: Array) -> Constants:
+        return start.but(
+            **{n: priors[n].value * math.exp(v) for n, v in zip(SHAPE_NAMES, x, strict=True)}  # x: logarithms
+        )
+
+    def errors(x: Array) -> Array:
+        return np.asarray(np.log(gemm_seconds(cluster.device, peak_flops, moved(x), rows, columns, inner) / seconds))
+
+    found = least_squares(
+        lambda x: np.concatenate([errors(x) / NOISE, x / spread]), np.zeros(len(SHAPE_NAMES)), loss="soft_l1"
+    )
+    best = moved(found.x)
+    return {name: getattr(best, name) for name in SHAPE_NAMES}, float(np.std(errors(found.x)))
+
+
+def _memory_efficiency(measured: Measured, cluster: Cluster) -> float:
+    """Forward and backward of a layer's elementwise work: three times the bytes of its forward pass."""
+    seen = measured.traffic
+    width = COMPUTE_BYTES[measured.precision] / 2
+    moved_bytes = 3 * seen.tokens * seen.hidden * (WHOLE_BYTES + CUT_BYTES) * width
+    return moved_bytes / seen.elementwise_seconds / (cluster.device.memory_gb_per_s * 1e9)
+
+
+def _flash_efficiency(measured: Measured, cluster: Cluster) -> float:
+    """The cost model counts 2.5 times the forward pass's FLOPs for the backward pass."""
+    peak_flops = cluster.device.peak_tflops[measured.precision] * 1e12
+    return median(3.5 * seen.forward_flops / seen.both_seconds for seen in measured.attention) / peak_flops
+
+
+def _between_shares(measured: Measured, cluster: Cluster) -> dict[str, float]:
+    """What all devices of a node get together when each talks to its like on other nodes: dp groups, and stages."""
+    node_gb_per_s, local = cluster.between.gb_per_s, cluster.devices_per_node
+    rails = [c for c in measured.of_kind("all-reduce", "between") if c.ranks == measured.nodes]
+    sends = measured.of_kind("send", "between")
+    return {
+        "reduction_share": local * max(c.bus_gb_per_s for c in rails) / node_gb_per_s,
+        "between_share": local * max(c.bus_gb_per_s for c in sends) / node_gb_per_s,
+    }

@@ -1,0 +1,200 @@
+"""Sweeps through a real SLURM of four nodes: jobs of their own, steps in an allocation, and what goes wrong there."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.sweeps import MEGATRON, rows, start, sweep_file, swept, trial_folder, until
+from tests.slurm.cluster import SlurmCluster
+from trimaran.lab.files import read_json
+
+Harness = subprocess.Popen[str]
+SLEEP = "sleep 600"
+ON_NODES = {"preset": "here", "devices_per_node": 1, "nodes": 2}
+
+
+def slurm_sweep(folder: Path, **values: Any) -> None:
+    base = {
+        "model": {"layers": 2, "hidden": 32, "heads": 2, "vocab": 128, "seq_len": 32},
+        "cluster": ON_NODES,
+        "layout": {"dp": 2, "micro_batch": 1},
+        "batch": {"size": 8},
+        "precision": "fp32",
+    }
+    place = {"kind": "slurm", "parallel": 4, **values.pop("place", {})}
+    sweep_file(folder, base=base, place=place, **values)
+
+
+def submitted(folder: Path, number: int = 1) -> str:
+    """The SLURM job of a trial whose trainer was started."""
+    trial = trial_folder(folder, number)
+    until(lambda: (trial / "started.json").exists(), f"the start of trial {number}")
+    return str((read_json(trial / "submitted.json") or {})["job"])
+
+
+@pytest.fixture(scope="module")
+def out_of_time(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A trial that SLURM ends at its limit of a minute, which it looks at every half: begun first, asked last."""
+    folder = tmp_path_factory.mktemp("limit")
+    slurm_sweep(
+        folder, axes={"layout.dp": [1]}, command=SLEEP, place={"options": ["--time=1", f"--nodelist={slurm.nodes[3]}"]}
+    )
+    harness = start(folder, "s.yaml", "--json", environment=slurm.environment)
+    yield harness
+    harness.kill()
+    harness.communicate()
+
+
+def test_trials_on_two_and_four_nodes_run_side_by_side(
+    slurm: SlurmCluster, tmp_path: Path, out_of_time: Harness
+) -> None:
+    slurm_sweep(tmp_path, axes={"layout.dp": [2, 4]}, measuring={"silence_minutes": 1})
+    told = swept(tmp_path, "s.yaml", environment=slurm.environment)
+    assert {trial["label"]: (trial["status"], trial["reason"]) for trial in told["trials"]} == {
+        "dp 2": ("ok", "The median was stable."),
+        "dp 4": ("ok", "The median was stable."),
+    }
+    for trial in told["trials"]:
+        folder = trial_folder(tmp_path, int(trial["id"][-1]))
+        beats = [json.loads(file.read_text()) for file in (folder / "heartbeats").glob("*.json")]
+        assert len({beat["host"] for beat in beats}) == int(trial["label"][-1])
+
+
+def test_a_job_that_can_never_start_is_found_and_told(slurm: SlurmCluster, tmp_path: Path) -> None:
+    slurm_sweep(tmp_path, command=MEGATRON, place={"options": ["--nodes=9"]})
+    (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]
+    assert trial["status"] == "fail"
+    assert "more nodes than its partition has" in trial["reason"]
+    assert slurm.command("squeue", "-h", "-n", trial["id"]).stdout == ""
+
+
+def test_a_job_that_is_refused_is_told_in_slurms_words(slurm: SlurmCluster, tmp_path: Path) -> None:
+    slurm_sweep(tmp_path, command=MEGATRON, place={"options": ["--partition=nowhere"]})
+    (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]
+    assert trial["status"] == "fail"
+    assert "invalid partition" in trial["reason"].lower()
+
+
+def test_a_cancelled_job_is_cancelled(slurm: SlurmCluster, tmp_path: Path) -> None:
+    slurm_sweep(tmp_path, command=SLEEP)
+    harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
+    slurm.command("scancel", submitted(tmp_path))
+    (trial,) = json.loads(harness.communicate(timeout=60)[0])["trials"]
+    assert trial["status"] == "cancelled"
+
+
+def test_a_trial_on_a_node_that_fails_is_lost_and_tried_again_elsewhere(slurm: SlurmCluster, tmp_path: Path) -> None:
+    # The first attempt sleeps until its node fails.
+    command = f"case {{folder}} in *.2) {MEGATRON};; *) {SLEEP};; esac"
+    place = {"options": [f"--exclude={slurm.nodes[3]}"]}  # where another trial waits for its limit
+    slurm_sweep(tmp_path, command=command, axes={"layout.dp": [1]}, place=place)
+    harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
+    job = submitted(tmp_path)
+    node = slurm.command("squeue", "-h", "-j", job, "-o", "%N").stdout.strip()
+    slurm.fail_node(node)
+    slurm.notice_failure(node)
+    try:
+        told = json.loads(harness.communicate(timeout=120)[0])
+    finally:
+        slurm.start_node(node)
+    assert [(trial["status"], trial["reason"]) for trial in told["trials"]] == [
+        ("lost", "A node of the job failed."),
+        ("ok", ""),
+    ]
+
+
+def test_a_requeued_job_is_one_trial(slurm: SlurmCluster, tmp_path: Path) -> None:
+    again = f'if [ "$SLURM_RESTART_COUNT" = 1 ]; then {MEGATRON}; else {SLEEP}; fi'
+    slurm_sweep(tmp_path, command=again, place={"options": ["--requeue"]})
+    harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
+    slurm.command("scontrol", "requeue", submitted(tmp_path))
+    (trial,) = json.loads(harness.communicate(timeout=120)[0])["trials"]
+    assert trial["status"] == "ok"
+
+
+def test_a_controller_that_does_not_answer_is_not_a_job_that_is_gone(slurm: SlurmCluster, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    slurm_sweep(tmp_path, command=f"until [ -e {go} ]; do sleep 0.1; done; {MEGATRON}")
+    harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
+    submitted(tmp_path)
+    slurm.stop_controller()
+    go.touch()  # it ends while nobody can be asked about it
+    until(lambda: (trial_folder(tmp_path) / "result.json").exists(), "the result")
+    slurm.start_controller()
+    (trial,) = json.loads(harness.communicate(timeout=60)[0])["trials"]
+    assert trial["status"] == "ok"
+
+
+def test_a_killed_harness_finds_its_jobs_again(slurm: SlurmCluster, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    slurm_sweep(
+        tmp_path,
+        command=f"until [ -e {go} ]; do sleep 0.1; done; {MEGATRON}",
+        axes={"layout.micro_batch": [1, 2]},
+    )
+    harness = start(tmp_path, "s.yaml", environment=slurm.environment)
+    jobs = [submitted(tmp_path, 1), submitted(tmp_path, 2)]
+    harness.kill()
+    harness.communicate()
+    (trial_folder(tmp_path, 2) / "submitted.json").unlink()  # as if killed right after sbatch
+    second = start(tmp_path, "s.yaml", "--resume", "--json", environment=slurm.environment)
+    go.touch()
+    told = json.loads(second.communicate(timeout=60)[0])
+    assert [trial["status"] for trial in told["trials"]] == ["ok", "ok"]
+    assert len(rows(tmp_path)) == 2
+    known = slurm.command("squeue", "-h", "-t", "all", "-o", "%A|%j").stdout
+    ids = [line.split("|")[0] for line in known.splitlines() if any(t.id in line for t in rows(tmp_path))]
+    assert sorted(ids) == sorted(jobs)  # none was submitted twice
+
+
+@pytest.fixture
+def allocation(slurm: SlurmCluster) -> Iterator[dict[str, str]]:
+    """The environment inside an allocation of three nodes."""
+    granted = slurm.command("salloc", "-N3", "--no-shell", "--no-kill").stderr
+    job = granted.split("allocation ")[1].split()[0]
+    nodes = slurm.command("squeue", "-h", "-j", job, "-o", "%N").stdout.strip()
+    yield {**slurm.environment, "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": nodes}
+    slurm.command("scancel", job)
+
+
+def test_steps_in_an_allocation_share_no_node(slurm: SlurmCluster, allocation: dict[str, str], tmp_path: Path) -> None:
+    slurm_sweep(
+        tmp_path,
+        command=MEGATRON + "; echo nodes $TRIMARAN_NODES from $(date +%s.%N); sleep 1; date +%s.%N",
+        axes={"layout.dp": [1, 2], "layout.micro_batch": [1, 2]},
+        place={"kind": "allocation"},
+    )
+    told = swept(tmp_path, "s.yaml", environment=allocation)
+    assert told["counts"] == {"ok": 4}
+    ran = []
+    for number in range(1, 5):
+        *_, begun, ended = (trial_folder(tmp_path, number) / "stdout").read_text().splitlines()
+        ran.append((set(begun.split()[1].split(",")), float(begun.split()[3]), float(ended)))
+    assert sorted(len(nodes) for nodes, _, _ in ran) == [1, 1, 2, 2]
+    side_by_side = 0
+    for i, (nodes, begun, ended) in enumerate(ran):
+        for others, their_begin, their_end in ran[i + 1 :]:
+            if begun < their_end and their_begin < ended:
+                side_by_side += 1
+                assert not nodes & others
+    assert side_by_side
+
+
+def test_our_trainer_runs_as_a_step_and_ends_when_it_is_stable(
+    slurm: SlurmCluster, allocation: dict[str, str], tmp_path: Path
+) -> None:
+    measuring = {"iterations": 100_000, "least": 3, "silence_minutes": 1}
+    slurm_sweep(tmp_path, axes={"layout.dp": [2]}, place={"kind": "allocation"}, measuring=measuring)
+    (trial,) = swept(tmp_path, "s.yaml", environment=allocation)["trials"]
+    assert (trial["status"], trial["reason"]) == ("ok", "The median was stable.")
+    # Asked to end, the trainer said where: srun did not kill it.
+    assert "interrupted after iteration" in (trial_folder(tmp_path) / "stderr").read_text()
+
+
+def test_a_job_at_its_time_limit_is_a_timeout(out_of_time: Harness) -> None:
+    (trial,) = json.loads(out_of_time.communicate(timeout=150)[0])["trials"]
+    assert (trial["status"], trial["reason"]) == ("timeout", "SLURM ended the job at its time limit.")
