@@ -6,7 +6,7 @@ export PIP_QUIET := 1
 
 .PHONY: demo test lint benchmarks clean
 
-demo: .venv/core
+demo: .venv/train
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
 test: lint
@@ -28,8 +28,13 @@ benchmarks: .venv/dev
 	$(BIN)/pip install -c constraints.txt -e .
 	@touch $@
 
-.venv/dev: .venv/core
-	@echo "Adding torch and the tools for tests to .venv (a minute) ..."
+.venv/train: .venv/core
+	@echo "Adding torch to .venv (a minute) ..."
+	$(BIN)/pip install -c constraints.txt -e '.[train]'
+	@touch $@
+
+.venv/dev: .venv/train
+	@echo "Adding the tools for tests to .venv (a minute) ..."
 	$(BIN)/pip install -c constraints.txt -e '.[dev,train]'
 	@touch $@
 

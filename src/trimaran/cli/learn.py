@@ -18,7 +18,8 @@ def learn(
     framework: Annotated[str, typer.Option(help="Only trials of this framework, such as megatron-lm.")] = "",
     published: Annotated[bool, typer.Option("--published", help="The published figures instead of a ledger.")] = False,
     by: Annotated[
-        str, typer.Option(help="Tables to leave out: by section, or by shape (hidden x layers).")
+        str,
+        typer.Option(help="Tables to leave out: by section (of runs: by tp and pp), or by shape (hidden x layers)."),
     ] = "section",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster with its constants.")] = None,
     ledger: LedgerOption = "",
@@ -48,7 +49,9 @@ def learn(
     rows = [t for t in teaching(trials, cluster) if not framework or t.setup.framework == framework]
 
     def table(trial: "Trial") -> str:
-        return trial.source.section if by == "section" else f"{trial.setup.hidden} x {trial.setup.layers}"
+        if by == "shape":
+            return f"{trial.setup.hidden} x {trial.setup.layers}"
+        return trial.source.section or f"tp {trial.setup.tp}, pp {trial.setup.pp}"
 
     with Console(stderr=True).status("fitting") as status:
         learned = fit(

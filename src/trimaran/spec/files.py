@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -59,20 +59,21 @@ def _job(values: Mapping[str, Any], name: str, what: str) -> Job:
 
 def load_model(name_or_path: str) -> Model:
     """A preset's name, or the path of a YAML or JSON file."""
-    return Model.of(_values("models", name_or_path), f"The model {name_or_path}")
+    return cast(Model, _named("models", name_or_path))
 
 
 def load_cluster(name_or_path: str) -> Cluster:
-    return Cluster.of(_values("clusters", name_or_path), f"The cluster {name_or_path}")
+    return cast(Cluster, _named("clusters", name_or_path))
 
 
 def expand(kind: str, value: Any) -> Any:
-    """A preset's name, or a mapping with the key `preset` and changes to it, becomes the whole mapping."""
+    """A name (of a preset, or of a file such as `trimaran probe` writes), or a mapping with such a name as `preset` and
+    changes to it, becomes the whole mapping."""
     if isinstance(value, str):
-        return presets.preset(kind, value).model_dump()
+        return _named(kind, value).model_dump()
     if isinstance(value, Mapping) and "preset" in value:
         changes = {key: item for key, item in value.items() if key != "preset"}
-        base = presets.preset(kind, str(value["preset"]))
+        base = _named(kind, str(value["preset"]))
         devices = changes.get("devices_per_node")
         if isinstance(base, Cluster) and is_cpu_here(base) and isinstance(devices, int) and devices > 0:
             base = shared_by(base, devices)
@@ -118,9 +119,9 @@ def write_text(path: Path, text: str) -> None:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _values(kind: str, name_or_path: str) -> dict[str, Any]:
+def _named(kind: str, name_or_path: str) -> Noun:
     path = Path(name_or_path)
     if path.suffix in SUFFIXES or path.is_file():
         values = expand(kind, read_mapping(path))
-        return {"name": path.stem, **values}
-    return presets.preset(kind, name_or_path).model_dump()
+        return presets.KINDS[kind].of({"name": path.stem, **values}, f"The {kind[:-1]} {name_or_path}")
+    return presets.preset(kind, name_or_path)
