@@ -70,7 +70,7 @@ def _table(found: "Results") -> str:
         if trial.id in found.replaced:
             notes += " (as printed; corrected in another row)"
         device = trial.setup.device or ""
-        rows.append([mark, trial.id[:8], device, *cells[:9], per_sample, cells[9], notes, trial.source.section])
+        rows.append([mark, short(trial.id), device, *cells[:9], per_sample, cells[9], notes, trial.source.section])
     header = ["", "id", "device", *NOTES_HEADER[:9], "ms/sample", "TFLOPs", "Notes", "from"]
     ranked = {"seconds": "seconds per iteration", "seconds_per_sample": "seconds per sample, since batches differ"}
     title = f"{len(found.trials)} of {found.found} trials, by {ranked.get(found.ranked_by, found.ranked_by)}"
@@ -95,7 +95,7 @@ def _groups(store: "Ledger", by: str, where: "list[Condition]", json: bool) -> s
             str(g.count),
             "" if g.seconds is None else seconds_text(g.seconds),
             "" if g.best is None or measure == "seconds" else f"{g.best * 1000:.2f}",
-            (g.id or "")[:8],
+            short(g.id or ""),
         )
         for g in groups
     ]
@@ -109,7 +109,9 @@ def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
 
     trials = []
     for given in ids:
-        found = store.trials([Condition("id", ">=", given), Condition("id", "<", given + "g")])  # ids are hexadecimal
+        whole = store.get(given)
+        prefix = [Condition("id", ">=", given), Condition("id", "<", given + "\U0010ffff")]
+        found = [whole] if whole else store.trials(prefix)
         if len(found) != 1:
             what = "no trial" if not found else f"{len(found)} trials"
             raise Mistake(f"There is {what} whose id starts with {given!r}; `trimaran results` shows the ids.")
@@ -119,10 +121,19 @@ def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
     if json:
         return json_text([trial.plain() for trial in trials])
     fields = [name for name in Setup.model_fields if len({str(getattr(t.setup, name)) for t in trials}) > 1]
-    rows = [[name, *(str(getattr(t.setup, name) or "?") for t in trials)] for name in fields]
+    rows = [[name, *(_known(getattr(t.setup, name)) for t in trials)] for name in fields]
     results = ("status", "seconds", "memory_gib", "tflops")
     rows += [[name, *(str(getattr(t.outcome, name) or "") for t in trials)] for name in results]
     times = [t.outcome.seconds / t.setup.gbs if t.outcome.seconds and t.setup.gbs else None for t in trials]
     first = times[0]
     rows.append(["time per sample", *(f"{time / first:.3f} x" if time and first else "?" for time in times)])
-    return table_text("What differs", ["", *(t.id[:8] for t in trials)], rows)
+    return table_text("What differs", ["", *(short(t.id) for t in trials)], rows)
+
+
+def _known(value: object) -> str:
+    return "?" if value in (None, {}) else str(value)
+
+
+def short(trial_id: str) -> str:
+    """Enough to name a trial; those of a sweep differ only in their end."""
+    return trial_id if "/" in trial_id else trial_id[:8]

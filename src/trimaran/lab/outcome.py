@@ -26,7 +26,7 @@ def outcome_of(job: Job, folder: Path, result: dict[str, Any], ours: bool) -> Ou
 
 def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, ours: bool) -> tuple[Status, str]:
     how, code = result["how"], result["code"]
-    last_words = tail(folder / files.STDERR) or ("" if ours else tail(folder / files.STDOUT))
+    last_words = tail(folder / files.STDERR) or ("" if ours else tail(folder / files.STDOUT, only_errors=True))
     if how == "hang":
         return "hang", result["reason"]
     if how == "cancelled":
@@ -37,7 +37,7 @@ def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, our
         return "timeout", result["reason"]
     ended_well = code == DONE or how == "stable"  # which we ended ourselves; srun hides the trainer's own code
     if ended_well and numbers.get("seconds"):
-        return "ok", "The median was stable." if how == "stable" else ""
+        return "ok", ""
     if ended_well:
         return "fail", "It ended well, but measured no iteration."
     killed = result["kernel_oom_kills"] > 0 and (code in (-9, 137) or "SIGKILL" in last_words or "Killed" in last_words)
@@ -85,8 +85,8 @@ def logged(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value not in (None, ())}
 
 
-def tail(file: Path) -> str:
-    """The last lines that matter: errors without the stack above them."""
+def tail(file: Path, only_errors: bool = False) -> str:
+    """The last lines that matter: errors without the stack above them, else the last of all."""
     try:
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - TAIL_BYTES))
@@ -95,7 +95,7 @@ def tail(file: Path) -> str:
         return ""
     said = [line.strip() for line in lines if line.strip() and not _DULL.search(line)]
     telling = [line for line in said if _MATTERS.search(line)]
-    return "\n".join((telling or said)[-5:])
+    return "\n".join((telling or ([] if only_errors else said))[-5:])
 
 
 def _sentence(words: str) -> str:
