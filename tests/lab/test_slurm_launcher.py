@@ -79,6 +79,14 @@ def test_a_job_that_is_refused_is_told_in_slurms_words(slurm: SlurmCluster, tmp_
     assert "invalid partition" in trial["reason"].lower()
 
 
+def test_what_the_kernel_kills_for_want_of_memory_is_an_oom(slurm: SlurmCluster, tmp_path: Path) -> None:
+    eater = "python3 -c \"len(b'x' * 800_000_000)\""
+    slurm_sweep(tmp_path, command=eater, axes={"layout.dp": [1]}, place={"options": ["--mem=200"]})
+    (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]
+    assert trial["status"] == "oom"
+    assert "The kernel killed a process because memory ran out." in trial["reason"]
+
+
 def test_a_cancelled_job_is_cancelled(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm_sweep(tmp_path, command=SLEEP)
     harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)

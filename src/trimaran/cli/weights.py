@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trimaran.cli.need import need_torch
+from trimaran.cli.need import need, need_torch
 
 GIB = 2**30
 
@@ -93,10 +93,5 @@ def import_(
 
 
 def need_safetensors(command: str) -> None:
-    from importlib.util import find_spec
-
-    from trimaran.spec import Mistake
-
     need_torch(command)
-    if find_spec("safetensors") is None:
-        raise Mistake(f"`{command}` needs safetensors, which is not installed here: pip install 'trimaran[train]'.")
+    need("safetensors", "safetensors", f"`{command}`", "trimaran[train]")

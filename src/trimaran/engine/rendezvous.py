@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from trimaran.spec import Mistake
 
-FIRST_PORT, PORTS = 20000, 12000  # SLURM gives no port: one for the job's step is derived, below the ports Linux gives away
+FIRST_PORT, PORTS = (
+    20000,
+    12000,
+)  # SLURM gives no port: one for the job's step is derived, below the ports Linux gives away
 
 
 @dataclass(frozen=True)

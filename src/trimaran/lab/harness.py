@@ -49,6 +49,7 @@ class Harness:
         self.started_at, self.started = time.monotonic(), 0
         self.why_ended = ""
         self.cancelling = False
+        self.spent: list[float] = []  # seconds of the trials that ended
 
     def run(self, view: View) -> None:
         with stop_signals() as stop:
@@ -124,6 +125,7 @@ class Harness:
             result = None
         if result is not None:
             self.launcher.ended(attempt)
+            self.spent.append(result["ended"] - result["started"])
             ours = self.sweep.command is None
             self._close(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
         elif seen.state == "gone":
@@ -155,11 +157,11 @@ class Harness:
             self.launcher.cancel(attempt)
 
     def _time_left(self) -> float | None:
-        """Seconds, by the trials so far and what is predicted for the others."""
-        spent: list[float] = [r["ended"] - r["started"] for a in self.done if (r := self._result(a))]
-        if not spent:
+        """Seconds, if the others take as long as those so far."""
+        if not self.spent:
             return None
-        return len(self.waiting + self.running) * sum(spent) / len(spent) / self.sweep.place.parallel
+        each = sum(self.spent) / len(self.spent)
+        return len(self.waiting + self.running) * each / self.sweep.place.parallel
 
 
 def files_written(attempt: Attempt, outcome: Outcome) -> None:

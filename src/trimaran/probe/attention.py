@@ -10,10 +10,14 @@ from trimaran.spec import Model
 from trimaran.spec.cluster import Precision
 
 
+CUDA_SEQUENCES = 8
+
+
 def attention(watch: Stopwatch, model: Model, seq: int, precision: Precision) -> Attention:
-    """One sequence with all heads of the model."""
-    shape = (1, model.heads, seq, model.head_dim)
+    """All heads of the model over one sequence; on a GPU over several, which one would not fill."""
     device, dtype = watch.world.device, DTYPES[precision]
+    batch = CUDA_SEQUENCES if device.type == "cuda" else 1
+    shape = (batch, model.heads, seq, model.head_dim)
     query, key, value = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
     upstream = torch.randn(shape, device=device, dtype=dtype)
 
@@ -24,7 +28,7 @@ def attention(watch: Stopwatch, model: Model, seq: int, precision: Precision) ->
     with torch.no_grad():
         alone = watch.seconds(forward)
     return Attention(
-        batch=1,
+        batch=batch,
         heads=model.heads,
         seq=seq,
         head_dim=model.head_dim,

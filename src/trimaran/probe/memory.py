@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from trimaran.probe.attention import CUDA_SEQUENCES
 from trimaran.probe.gemm import DTYPES
 from trimaran.probe.measured import Traffic
 from trimaran.probe.timing import Stopwatch
@@ -20,17 +21,23 @@ def traffic(watch: Stopwatch, model: Model, precision: Precision) -> Traffic:
     return Traffic(
         copy_gb_per_s=2 * size / watch.seconds(lambda: target.copy_(source)) / 1e9,
         triad_gb_per_s=3 * size / watch.seconds(lambda: torch.add(source, other, alpha=0.5, out=target)) / 1e9,
-        tokens=model.seq_len,
+        tokens=_tokens(watch, model),
         hidden=model.hidden,
         elementwise_seconds=_elementwise(watch, model, precision),
     )
 
 
+def _tokens(watch: Stopwatch, model: Model) -> int:
+    """One sequence; on a GPU several, so that its caches do not hold them."""
+    return model.seq_len * (CUDA_SEQUENCES if watch.world.device.type == "cuda" else 1)
+
+
 def _elementwise(watch: Stopwatch, model: Model, precision: Precision) -> float:
     """What a layer does between its products: two norms, two residual sums, the activation of four times the width."""
     device, dtype = watch.world.device, DTYPES[precision]
-    stream = torch.randn(model.seq_len, model.hidden, device=device, dtype=dtype, requires_grad=True)
-    inner = torch.randn(model.seq_len, 4 * model.hidden, device=device, dtype=dtype, requires_grad=True)
+    tokens = _tokens(watch, model)
+    stream = torch.randn(tokens, model.hidden, device=device, dtype=dtype, requires_grad=True)
+    inner = torch.randn(tokens, 4 * model.hidden, device=device, dtype=dtype, requires_grad=True)
     scale = torch.ones(model.hidden, device=device, dtype=dtype, requires_grad=True)
     upstream = [torch.randn_like(stream), torch.randn_like(inner)]
 
