@@ -2,11 +2,12 @@
 
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from trimaran.lab.processes import wait_for
 
 TRIMARAN = [sys.executable, "-m", "trimaran.cli.main"]
 ENVIRONMENT = {
@@ -51,14 +52,7 @@ def rank_pids(heartbeats: Path) -> list[int]:
 
 def gone_within(seconds: float, pid: int) -> bool:
     """Whether the process ends in this time."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
+    return wait_for(pid, seconds)
 
 
 def losses(log: str) -> list[str]:

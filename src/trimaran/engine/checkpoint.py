@@ -5,7 +5,6 @@ written when a run died has another name, and is removed by the next save.
 """
 
 import json
-import os
 import re
 import shutil
 import time
@@ -19,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from trimaran.engine.disk import sync_to_disk
 from trimaran.engine.optimizer import MOMENTS, create_moments, set_steps
 from trimaran.engine.parts import LoadParts, Part, SaveParts, part_of
 from trimaran.engine.position import Position
@@ -104,10 +104,10 @@ class Checkpoints:
         assert self.folder is not None
         self._meet()
         if self.world.rank == 0:
-            _sync_to_disk(partial / STATE)
-            _sync_to_disk(partial)
+            sync_to_disk(partial / STATE)
+            sync_to_disk(partial)
             partial.rename(self.folder / partial.name[1:].removesuffix(".partial"))
-            _sync_to_disk(self.folder)
+            sync_to_disk(self.folder)
             complete = sorted(path for path in self.folder.glob("step-*") if COMPLETE.fullmatch(path.name))
             for old in complete[: -self.saving.keep]:  # first the name: half a folder must not look complete
                 shutil.rmtree(old.rename(self.folder / f".{old.name}.partial"))
@@ -179,11 +179,3 @@ def load(trainer: Trainer, path: Path, steps: int) -> None:
                 tensor.copy_(tensors[name])
     set_steps(trainer.optimizer, steps)
     trainer.weights.publish()
-
-
-def _sync_to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

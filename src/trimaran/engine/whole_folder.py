@@ -1,6 +1,5 @@
 """A folder that appears with everything in it, or not at all."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from trimaran.engine.disk import sync_to_disk
 from trimaran.spec import Mistake
 
 
@@ -22,9 +22,9 @@ def appearing(out: Path) -> Iterator[Path]:
         partial.mkdir(parents=True)
         yield partial
         for path in [*partial.rglob("*"), partial]:
-            _sync_to_disk(path)
+            sync_to_disk(path)
         partial.rename(out)
-        _sync_to_disk(out.parent)
+        sync_to_disk(out.parent)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Mistake(f"{out} cannot be written: {reason}.") from None
@@ -38,11 +38,3 @@ def check_free(out: Path) -> None:
     if out.exists() or out.is_symlink():
         kind = "is not empty" if out.is_dir() else "is a file"
         raise Mistake(f"{out} {kind}, and nothing is overwritten: name a folder that is not there yet.")
-
-
-def _sync_to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

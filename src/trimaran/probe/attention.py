@@ -9,7 +9,6 @@ from trimaran.probe.timing import Stopwatch
 from trimaran.spec import Model
 from trimaran.spec.cluster import Precision
 
-
 CUDA_SEQUENCES = 8
 
 

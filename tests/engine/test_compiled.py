@@ -1,0 +1,39 @@
+"""Compiled layers compute what they did before, in every variant of the model. What a GPU's kernels add is in
+tests/cuda; here PyTorch traces and differentiates, and runs the result as it is."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.jobs import BLOOM, GPT, LLAMA
+from tests.engine.stages import random_tokens, whole_stage
+from trimaran.engine.compiled import compile_layers
+from trimaran.spec import Model
+from trimaran.spec.trainer import Recompute
+
+MODELS = {"gpt": GPT, "bloom": BLOOM, "llama": LLAMA}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own, while it traces
+@pytest.mark.parametrize(
+    ("name", "recompute"), [("gpt", "none"), ("bloom", "selective"), ("llama", "full"), ("llama", "selective")]
+)
+def test_loss_and_gradients_are_those_of_layers_that_are_not_compiled(name: str, recompute: Recompute) -> None:
+    model = Model(**MODELS[name] | {"layers": 2})
+    plain, compiled = (whole_stage(model) for _ in range(2))
+    compiled.recompute = recompute
+    for block in compiled.layers.values():
+        block.attention.recompute = recompute
+    torch.compiler.reset()
+    compile_layers(compiled, backend="aot_eager")
+    tokens = random_tokens(model, rows=2, seed=1)
+    batch: dict[str, Any] = {"targets": random_tokens(model, rows=2, seed=2)}
+    batch["token_weights"] = torch.full(tokens.shape, 1 / tokens.numel())
+    for more in ({}, {"documents": (tokens > 100).cumsum(1)}, {"prefix": (tokens * 0 + torch.arange(16) < 5).long()}):
+        losses = [stage(tokens, tokens, **batch, **more) for stage in (plain, compiled)]
+        for loss in losses:
+            loss.backward()
+        assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
+        for value, right in zip(compiled.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(value.grad, right.grad, rtol=1e-4, atol=1e-7)
