@@ -12,7 +12,7 @@ from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import interval, predict
 from trimaran.cost.time import machine_of, reduction_seconds, step_time, tensor_parallel_seconds
-from trimaran.spec import Cluster, Job, Model, Trainer, presets
+from trimaran.spec import Batch, Cluster, Job, Layout, Model, Trainer, presets
 
 CLUSTER = presets.cluster("jean-zay-a100-80gb")
 TRAINER = presets.trainer("megatron-deepspeed-2022")
@@ -241,3 +241,26 @@ def test_fp8_speeds_up_the_layers_products_only() -> None:
     eight, sixteen = (step_time(columns(precision=p), h200, ours) for p in ("fp8", "bf16"))
     assert eight.head == sixteen.head
     assert 0.5 < eight.layer_compute / sixteen.layer_compute < 0.9
+
+
+def test_processes_that_share_cores_feel_no_bubble_while_one_stage_keeps_the_cores_busy() -> None:
+    """Then a step is the work of all stages, whoever does it when: as long as on one stage of all layers."""
+    machine = presets.cluster("fugaku").but(nodes=1, devices_per_node=8, cores=2)
+    model = Model(layers=8, hidden=256, heads=8, vocab=512, seq_len=128)
+
+    def job(cores: int | None, **layout: int) -> Job:
+        return Job(
+            model=model,
+            cluster=machine.but(cores=cores),
+            trainer=presets.trainer("trimaran"),
+            layout=Layout(micro_batch=1, **layout),
+            batch=Batch(size=16),
+            precision="fp32",
+        )
+
+    def bubble(job: Job) -> float:
+        return float(np.atleast_1d(step_time(of_jobs([job]), job.cluster, job.trainer).bubble)[0])
+
+    assert bubble(job(2, dp=2, pp=4)) == 0.0  # two ranks of a stage, two cores
+    assert bubble(job(None, dp=2, pp=4)) > 0.2  # (pp - 1) / micro batches = 3 / 8 of the busy time
+    assert 0.0 < bubble(job(2, dp=1, pp=8)) < bubble(job(None, dp=1, pp=8))

@@ -158,8 +158,8 @@ def test_the_network_of_two_nodes_is_what_all_their_devices_get_together() -> No
     cluster = probed_cluster(planted(presets.cluster("hgx-h200")).but(ranks=4, nodes=2, collectives=seen))
     assert (cluster.nodes, cluster.devices_per_node, cluster.devices) == (2, 2, 4)
     assert cluster.between.gb_per_s == pytest.approx(20, rel=1e-3)
-    assert cluster.constants["reduction_share"] == pytest.approx(2 * 8 / 20, rel=1e-3)
-    assert cluster.constants["between_share"] == pytest.approx(2 * 5 / 20, rel=1e-3)
+    assert cluster.probed["reduction_share"] == pytest.approx(2 * 8 / 20, rel=1e-3)
+    assert cluster.probed["between_share"] == pytest.approx(2 * 5 / 20, rel=1e-3)
 
 
 def test_a_known_gpu_keeps_the_peak_of_its_data_sheet() -> None:

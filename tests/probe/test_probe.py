@@ -44,7 +44,7 @@ def test_a_job_takes_the_file_and_trains(probed: Probed, tmp_path: Path) -> None
 def test_every_number_of_the_file_names_its_source(probed: Probed) -> None:
     cluster = load_cluster(str(probed[0]))
     assert cluster.devices_per_node == 2
-    for source in (cluster.device.sources["peak_tflops"], cluster.inside.source, cluster.sources["constants"]):
+    for source in (cluster.device.sources["peak_tflops"], cluster.inside.source, cluster.sources["probed"]):
         assert "Measured by `trimaran probe --ranks 2 --quick` on 20" in source
         assert "2 ranks at once, torch 2." in source
     assert {"host", "context_gib", "slack", "nodes", "devices_per_node", "spreads"} <= set(cluster.sources)

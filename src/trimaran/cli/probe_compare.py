@@ -59,7 +59,7 @@ def _numbers(cluster: "Cluster") -> dict[str, float]:
     for place in ("inside", "between"):
         found |= {f"{place}.{name}": getattr(getattr(cluster, place), name) for name in ("gb_per_s", "latency_us")}
     found |= {name: getattr(cluster, name) for name in ("nodes", "devices_per_node", "context_gib", "slack")}
-    return found | {f"constants.{name}": value for name, value in cluster.constants.items()}
+    return found | {f"constants.{name}": value for name, value in {**cluster.probed, **cluster.constants}.items()}
 
 
 def _record(old: float | None, new: float | None) -> dict[str, Any]:

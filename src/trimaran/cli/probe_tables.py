@@ -30,7 +30,7 @@ def print_measured(measured: "Measured", cluster: "Cluster") -> None:
 
 
 def _device_rows(measured: "Measured", cluster: "Cluster") -> list[tuple[str, str, str]]:
-    device, traffic, launches, k = cluster.device, measured.traffic, measured.launches, cluster.constants
+    device, traffic, launches, k = cluster.device, measured.traffic, measured.launches, cluster.probed
     rows = [
         (
             f"{name} product",

@@ -74,7 +74,13 @@ NAMES = tuple(field.name for field in fields(Constants))
 
 
 def priors_of(cluster: Cluster) -> dict[str, Prior]:
-    """Where somebody measured the device's best matrix product, that is the better guess of its efficiency."""
+    """What a probe measured goes before what is plausible. Where somebody measured only the device's best matrix
+    product, that is the better guess of its efficiency."""
+    probed = {name: replace(PRIORS[name], value=value) for name, value in cluster.probed.items() if name in PRIORS}
+    return {**_plausible(cluster), **probed}
+
+
+def _plausible(cluster: Cluster) -> dict[str, Prior]:
     device = cluster.device
     measured = [device.matmul_tflops[name] / device.peak_tflops[name] for name in device.matmul_tflops]
     if measured:
@@ -84,7 +90,7 @@ def priors_of(cluster: Cluster) -> dict[str, Prior]:
 
 
 def constants_of(cluster: Cluster) -> Constants:
-    """What was learned for this cluster, else the priors."""
+    """What was learned for this cluster, else what was probed, else the priors."""
     priors = priors_of(cluster)
     return Constants(**{name: cluster.constants.get(name, priors[name].value) for name in NAMES})
 

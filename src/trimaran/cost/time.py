@@ -81,9 +81,11 @@ def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | Non
     last = last + head
     first = np.where(c.pp == 1, last, first)
     slowest = np.maximum(np.maximum(first, last), np.where(c.pp > 2, middle, 0.0))
-    fill = np.where(c.pp == 1, 0.0, first + last + np.maximum(c.pp - 2, 0) * middle - slowest) / c.virtual
+    every = np.where(c.pp == 1, slowest, first + last + np.maximum(c.pp - 2, 0) * middle)
+    waits = waiting_share(c, cluster)
+    fill = np.where(c.pp == 1, 0.0, every - slowest) / c.virtual * waits
     fill = np.where(c.schedule == 3, fill / 3, fill)  # ZB-H1: the weights' half of backward fills most of it
-    busy = c.micro_batches * slowest
+    busy = c.micro_batches * (waits * slowest + (1 - waits) * every / c.pp)
     reduction = reduction_seconds(machine, c)
     optimizer = optimizer_seconds(machine, c)
     hidden = hidden_seconds(c, trainer, reduction, busy)
@@ -101,6 +103,14 @@ def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | Non
         reduction=reduction - hidden,
         optimizer=optimizer,
     )
+
+
+def waiting_share(c: Columns, cluster: Cluster) -> Any:
+    """1 where a stage that waits is lost time. Processes that share cores leave theirs to the others, so that no bubble
+    and no uneven stage is felt as long as the ranks of one stage keep all cores busy."""
+    if cluster.cores is None or cluster.devices_per_node <= cluster.cores:
+        return 1.0
+    return np.clip(1.0 - c.dp * c.tp / (cluster.cores * cluster.nodes), 0.0, 1.0)
 
 
 OVERLAP = 0.7  # share of the compute behind which a trainer that overlaps can hide its communication

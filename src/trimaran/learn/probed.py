@@ -26,13 +26,14 @@ def probed_cluster(measured: Measured) -> Cluster:
         inside=inside.plain(),
         between=between.plain(),
         context_gib=known.context_gib if measured.context_gib is None else _rounded(measured.context_gib),
+        probed={},
         constants={},
         spreads={},
         residual=None,
         conditions=(),
     )
     constants, spreads = probed_constants(measured, cluster)
-    return cluster.but(constants=constants, spreads=spreads, sources=_sources(measured, known))
+    return cluster.but(probed=constants, spreads=spreads, sources=_sources(measured, known))
 
 
 def cpu_machine() -> Cluster:
@@ -112,7 +113,7 @@ def _sources(measured: Measured, known: Cluster) -> dict[str, str]:
         "devices_per_node": f"Ranks of the probe on a node. {seen}",
         "nodes": f"Nodes of the probe. {seen}",
         "slack": "Assumed as before the probe, which does not measure it.",
-        "constants": f"Products, attention and elementwise work at the shapes of {measured.model}. {seen}",
+        "probed": f"Products, attention and elementwise work at the shapes of {measured.model}. {seen}",
         "spreads": "Scatter of the measurements around the cost model's expressions.",
     }
 

@@ -47,10 +47,17 @@ class Cluster(Noun):
     device: Device
     devices_per_node: PositiveInt
     nodes: PositiveInt = 1
+    cores: PositiveInt | None = Field(
+        None,
+        description="Of a node whose devices are processes: they share these, and one that waits leaves its share.",
+    )
     inside: Link
     between: Link
     context_gib: NonNegativeFloat = Field(description="Memory of a device that no tensor gets: driver and libraries.")
     slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragments.")
+    probed: dict[str, float] = Field(
+        default_factory=dict, description="Constants that `trimaran probe` measured: where `learn` starts from."
+    )
     constants: dict[str, float] = Field(default_factory=dict, description="Calibration, written by `trimaran learn`.")
     spreads: dict[str, float] = Field(
         default_factory=dict, description="How far each constant may still be off: standard deviation of its logarithm."

@@ -37,15 +37,24 @@ def is_cpu_here(cluster: Cluster) -> bool:
 
 
 def shared_by(cluster: Cluster, processes: int) -> Cluster:
-    """A CPU machine with another number of processes, fewer or more than its cores: all its memory, divided anew."""
+    """A CPU machine with another number of processes, fewer or more than its cores: all its memory, divided anew; its
+    speed too, where there are more processes than cores."""
     device, sources = cluster.device, cluster.sources
     if processes == cluster.devices_per_node:
         return cluster
-    memory_gib = device.memory_gib * cluster.devices_per_node / processes
+    before, after = (max(1.0, count / (cluster.cores or count)) for count in (cluster.devices_per_node, processes))
+    faster = before / after
     divided = {**device.sources, "memory_gib": "operating system or its limit for this process, divided by processes"}
+    shared = device.but(
+        memory_gib=device.memory_gib * cluster.devices_per_node / processes,
+        peak_tflops={name: value * faster for name, value in device.peak_tflops.items()},
+        matmul_tflops={name: value * faster for name, value in device.matmul_tflops.items()},
+        memory_gb_per_s=device.memory_gb_per_s * faster,
+        sources=divided,
+    )
     return cluster.but(
         devices_per_node=processes,
-        device=device.but(memory_gib=memory_gib, sources=divided).model_dump(),
+        device=shared.model_dump(),
         sources={**sources, "devices_per_node": "processes asked for; they share the cores of this machine"},
     )
 
@@ -123,6 +132,7 @@ def _cpu() -> Cluster:
         name="here",
         device=device,
         devices_per_node=cores,
+        cores=cores,
         nodes=1,
         inside=link,
         between=link,
@@ -130,6 +140,7 @@ def _cpu() -> Cluster:
         slack=0.02,
         sources={
             "devices_per_node": "cores this process may use",
+            "cores": "cores this process may use",
             "nodes": "this machine",
             "context_gib": "resident size of a Python process that has imported torch 2.13's distributed modules",
             "slack": assumed,
