@@ -23,7 +23,7 @@ import yaml
 from trimaran.cli.show import print_table
 
 MODEL = {"name": "gpt-small", "layers": 8, "hidden": 256, "heads": 8, "vocab": 2048, "seq_len": 128}
-BATCH, WITHIN = 16, 1.10
+BATCH, SHORT_BATCH, WITHIN = 16, 8, 1.10
 FIXED = ("schedule=1f1b", "recompute=none", "sequence_parallel=false", "split=even", "zero=0,1", "mbs=1,2,4")
 Layouts = list[dict[str, Any]]
 
@@ -44,10 +44,10 @@ def trimaran(*words: str, ledger: str = "trimaran.sqlite", quiet: bool = False) 
     return json.loads(ran.stdout)
 
 
-def planned(cluster: str, ranks: int) -> Layouts:
+def planned(cluster: str, ranks: int, batch: int) -> Layouts:
     """Every layout of the plan that uses all ranks, the best first."""
     fixes = [word for fix in FIXED for word in ("--fix", fix)]
-    options = ["--gbs", str(BATCH), "--precision", "fp32", "--top", "200", "--variants", *fixes]
+    options = ["--gbs", str(batch), "--precision", "fp32", "--top", "200", "--variants", *fixes]
     found = trimaran("plan", "model.yaml", "--on", cluster, *options)["layouts"]
     fields = ("dp", "tp", "pp", "micro_batch", "zero")
     return [
@@ -61,14 +61,14 @@ def key(layout: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(value for field, value in sorted(layout.items()) if field.startswith("layout."))
 
 
-def swept(name: str, cluster: str, layouts: Layouts, ledger: str, iterations: int) -> dict[tuple[Any, ...], float]:
+def swept(name: str, layouts: Layouts, ledger: str, iterations: int, batch: int) -> dict[tuple[Any, ...], float]:
     """Measured seconds of these layouts."""
     alternatives = [{f: v for f, v in layout.items() if f != "seconds"} for layout in layouts]
     base = {
         "model": MODEL,
-        "cluster": cluster,
+        "cluster": "probed.yaml",
         "layout": {f.split(".")[1]: v for f, v in alternatives[0].items()},
-        "batch": {"size": BATCH},
+        "batch": {"size": batch},
         "precision": "fp32",
     }
     measuring = {"iterations": iterations, "least": min(5, iterations), "tolerance": 0.05, "minutes": 5}
@@ -98,24 +98,23 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="For the demo: fewer layouts and iterations.")
     parser.add_argument("--folder", type=Path, help="Where everything is kept; else nowhere.")
     asked = parser.parse_args()
-    teaching, unseen, iterations = (4, 2, 4) if asked.short else (12, 6, 8)
+    teaching, unseen, iterations, batch = (4, 2, 4, SHORT_BATCH) if asked.short else (12, 6, 8, BATCH)
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)
         Path("model.yaml").write_text(yaml.safe_dump(MODEL))
         trimaran("probe", "--ranks", str(asked.ranks), *(["--quick"] if asked.short else []), "-o", "probed.yaml")
-        first = planned("probed.yaml", asked.ranks)
+        first = planned("probed.yaml", asked.ranks, batch)
         # Spread over the plan: the best, and every so many of the others; what lies between them stays unseen.
         some = first[:: max(1, len(first) // (teaching + unseen))][: teaching + unseen]
         kept = some[1 :: 1 + teaching // unseen][:unseen]
-        taught = swept(
-            "taught", "probed.yaml", [each for each in some if each not in kept], "taught.sqlite", iterations
-        )
+        known = [each for each in some if each not in kept]
+        taught = swept("taught", known, "taught.sqlite", iterations, batch)
         trimaran("learn", "--on", "probed.yaml", "-o", "learned.yaml", ledger="taught.sqlite")
-        second = planned("learned.yaml", asked.ranks)
+        second = planned("learned.yaml", asked.ranks, batch)
         pick = [second[0]] if key(second[0]) not in taught and second[0] not in kept else []
-        new = swept("unseen", "probed.yaml", [*kept, *pick], "unseen.sqlite", iterations)
+        new = swept("unseen", [*kept, *pick], "unseen.sqlite", iterations, batch)
     measured = {**taught, **new}
     best, picked = min(measured.values()), measured[key(second[0])]
     rows = []

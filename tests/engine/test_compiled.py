@@ -1,15 +1,21 @@
 """Compiled layers compute what they did before, in every variant of the model. What a GPU's kernels add is in
 tests/cuda; here PyTorch traces and differentiates, and runs the result as it is."""
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
-from tests.engine.jobs import BLOOM, GPT, LLAMA
+from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
+from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
+from trimaran.data.source import Synthetic
+from trimaran.engine.batches import batch
 from trimaran.engine.compiled import compile_layers
-from trimaran.spec import Model
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.world import arranged
+from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
 
 MODELS = {"gpt": GPT, "bloom": BLOOM, "llama": LLAMA}
@@ -37,3 +43,29 @@ def test_loss_and_gradients_are_those_of_layers_that_are_not_compiled(name: str,
         assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
         for value, right in zip(compiled.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(value.grad, right.grad, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"dp": 2, "zero": 3}, {"dp": 2, "zero": 1, "recompute": "full"}, {"pp": 2}], ids=str
+)
+def test_layers_of_sharded_and_pipelined_models_can_be_compiled(pool: Pool, layout: dict[str, Any]) -> None:
+    job = job_of(GPT, layout)
+    for plain, compiled in pool.run(2, losses_of, job):
+        assert compiled == pytest.approx(plain, rel=1e-5)
+
+
+def losses_of(rank: int, job: Job) -> tuple[list[float], list[float]]:
+    """Of a trainer as it is on a CPU, and of one with compiled layers."""
+    cpu = torch.device("cpu")
+    world = arranged(job.layout, job.model.tied_embeddings, cpu, rank)
+    source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
+    trainers = Trainer(job, world), Trainer(job, world)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in trainers[1].weights.modules:
+            compile_layers(module, backend="aot_eager")
+        found: list[list[float]] = []
+        for trainer in trainers:
+            parts = [batch(job, source, i * 8, 8, world.dp_rank, cpu) for i in range(3)]
+            found.append([float(trainer.step(part).loss) for part in parts])
+    return found[0], found[1]

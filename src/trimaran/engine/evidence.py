@@ -58,7 +58,8 @@ def first_not_finite(trainer: Trainer, batch: dict[str, Tensor]) -> str | None:
             found.append(name)
 
     whole = batch | {"token_weights": trainer.shared_out(batch["token_weights"])}
-    with torch.no_grad(), watched(trainer.weights.modules, look):
+    # Layers that are compiled cannot be looked into.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), watched(trainer.weights.modules, look):
         for micro_batch in micro_batches(whole, trainer.job.layout.micro_batch):
             forward(trainer, micro_batch)
     return found[0] if found else None

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trimaran.engine.reduction import sum_over
 from trimaran.engine.weights import Slot
@@ -26,17 +25,21 @@ def norm_and_sums(slots: Sequence[Slot], sums: Sequence[Tensor], world: World) -
     squares = torch.zeros((), dtype=torch.float64, device=world.device)
     counted = [slot for slot in slots if not slot.copy]
     for replicas in {slot.replicas(world) for slot in counted}:
-        norm = get_total_norm([slot.gradient for slot in counted if slot.replicas(world) == replicas])
-        squares += norm.double().square() / replicas
+        gradients = [slot.gradient for slot in counted if slot.replicas(world) == replicas]
+        norms = torch._foreach_norm(gradients, 2.0, dtype=torch.float32)
+        squares += torch.stack(norms).double().square().sum() / replicas
     totals = torch.stack([squares, *(value.double() for value in sums)])
     if world.mesh is not None:
         dist.all_reduce(totals)
     return totals[0].sqrt(), *totals[1:]
 
 
-def limit_gradients(slots: Sequence[Slot], norm: Tensor, scale: float, limit: float | None) -> None:
-    """Take the loss scale out, and shorten the whole gradient to the limit. No value leaves the device for this."""
-    if scale != 1.0:
-        torch._foreach_div_([slot.gradient for slot in slots], scale)
-    if limit is not None:
-        clip_grads_with_norm_([slot.value for slot in slots], limit, norm.float())
+def shortening(norm: Tensor, scale: float, limit: float | None) -> Tensor:
+    """What gradients are multiplied by: the loss scale is taken out, and the whole is shortened to the limit. Stays on
+    the device. A norm that is no number makes it none."""
+    short = torch.ones_like(norm) if limit is None else (limit / (norm + 1e-6)).clamp(max=1.0)
+    return (short / scale).float()
+
+
+def shorten(slots: Sequence[Slot], factor: Tensor) -> None:
+    torch._foreach_mul_([slot.gradient for slot in slots], factor)

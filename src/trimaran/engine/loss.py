@@ -4,6 +4,8 @@ The logits of a batch are the largest tensor of a training step (tokens x vocabu
 exists at a time: its loss and its gradients are computed at once, and the backward pass only hands these on.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,22 +35,20 @@ class LinearCrossEntropy(torch.autograd.Function):
         wants_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
         grad_x, grad_matrix = torch.empty_like(x) if wants_gradients else None, None
+        compute = compiled_chunk_loss() if x.is_cuda and axis.size == 1 else chunk_loss
         size = int(chunk_tokens(matrix.shape[0]))
         for begin in range(0, len(x), size):
             part = slice(begin, begin + size)
-            loss_chunk, grad_logits = chunk_loss(
-                x[part], matrix, targets[part], token_weights[part].float(), vocab, axis
-            )
+            loss_chunk, grad_logits = compute(x[part], matrix, targets[part], token_weights[part].float(), vocab, axis)
             loss += loss_chunk
             if grad_x is not None:
                 torch.mm(grad_logits, matrix, out=grad_x[part])
-                product = grad_logits.t() @ x[part]
                 if grad_matrix is None:
                     # Several chunks are summed in fp32: a bf16 sum would lose the small ones.
-                    grad_matrix = product.float() if size < len(x) else product
+                    grad_matrix = grad_logits.t() @ x[part]
+                    grad_matrix = grad_matrix.float() if size < len(x) else grad_matrix
                 else:
-                    grad_matrix.add_(product)
-                del product
+                    add_product(grad_matrix, grad_logits.t(), x[part])
             del grad_logits  # before there are the next chunk's
         if grad_x is not None:
             assert grad_matrix is not None
@@ -66,6 +66,20 @@ class LinearCrossEntropy(torch.autograd.Function):
             grad_matrix.data.mul_(grad.to(grad_matrix.dtype))
             ctx.scaled = True
         return grad_x, grad_matrix, None, None, None, None
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """To a total in fp32; on a GPU by the product's own kernel."""
+    if a.is_cuda and a.dtype != total.dtype:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total.add_(a @ b)
+
+
+@cache
+def compiled_chunk_loss() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Three kernels around the product, which read the logits in the precision it gives them in."""
+    return torch.compile(chunk_loss, fullgraph=True, dynamic=False)
 
 
 def chunk_loss(
@@ -89,6 +103,7 @@ def chunk_loss(
     if axis.size > 1:
         dist.all_reduce(sums, group=axis.group)
     loss = (weights * (sums[0].log() - sums[1])).sum()
-    grad = exponentials.mul_((weights / sums[0])[:, None])
-    grad.scatter_add_(1, local, torch.where(mine, -weights, 0.0)[:, None])
-    return loss, grad.to(x.dtype)
+    grad = exponentials.mul_((weights / sums[0])[:, None]).to(x.dtype)
+    at_target = weights * (sums[1].exp() / sums[0] - 1)
+    grad.scatter_(1, local, torch.where(mine, at_target.to(x.dtype), grad.gather(1, local)[:, 0])[:, None])
+    return loss, grad

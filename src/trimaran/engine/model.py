@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trimaran.engine.collectives import ColumnLinear, RowLinear, TensorAxis, into_layers, out_of_layers
+from trimaran.engine.gelu import gelu
 from trimaran.engine.loss import linear_cross_entropy
 from trimaran.engine.masks import Mask, attention_mask
 from trimaran.engine.norms import RMSNorm
@@ -161,14 +162,17 @@ class Attention(nn.Module):
         self.out = RowLinear(model.hidden, model.hidden, model.bias, axis)
 
     def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
-        qkv = self.qkv(x)
         if self.recompute == "selective" and torch.is_grad_enabled():
-            return self.out(checkpoint(self.look, qkv, mask, turn, use_reentrant=False))
-        return self.out(self.look(qkv, mask, turn))
+            return self.out(checkpoint(self.look, self.qkv(x), mask, turn, use_reentrant=False))
+        if torch.compiler.is_compiling():
+            return self.out(self.attended(*self.products(x, turn), mask))
+        return self.out(self.look(self.qkv(x), mask, turn))
 
     def look(self, qkv: Tensor, mask: Mask, turn: Any) -> Tensor:
         """[tokens, width of qkv] -> [tokens, heads x head_dim], all of this rank."""
-        q, k, v = self.heads(qkv, self.model.seq_len, turn)
+        return self.attended(*self.heads(qkv, self.model.seq_len, turn), mask)
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask.bias, is_causal=mask.bias is None, enable_gqa=self.shared > 1
         )
@@ -180,6 +184,22 @@ class Attention(nn.Module):
         q = qkv[:, :, :, : self.shared].flatten(2, 3).transpose(1, 2)
         k, v = qkv[:, :, :, self.shared].transpose(1, 2), qkv[:, :, :, self.shared + 1].transpose(1, 2)
         return (q, k, v) if turn is None else (turned(q, *turn), turned(k, *turn), v)
+
+    def products(self, x: Tensor, turn: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The same from [rows x seq, hidden], by a product each: copies of the weights' rows are smaller than one of
+        the gradients by query, key and value, which one product would need side by side. Without tensor ranks."""
+        places = (slice(self.shared), slice(self.shared, self.shared + 1), slice(self.shared + 1, None))
+        q, k, v = (self._product(x, place).transpose(1, 2) for place in places)
+        return (q, k, v) if turn is None else (turned(q, *turn), turned(k, *turn), v)
+
+    def _product(self, x: Tensor, place: slice) -> Tensor:
+        """Of these places in every group: [rows, seq, heads, dim]."""
+        dim = self.model.head_dim
+        weight, bias = (
+            whole if whole is None else whole.unflatten(0, (self.groups, -1, dim))[:, place].flatten(0, 2)
+            for whole in (self.qkv.weight, self.qkv.bias)
+        )
+        return F.linear(x, weight, bias).unflatten(-1, (-1, dim)).unflatten(0, (-1, self.model.seq_len))
 
 
 class MLP(nn.Module):
@@ -195,7 +215,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.up(x)
         if not self.gated:
-            return self.down(F.gelu(y, approximate="tanh"))
+            return self.down(gelu(y))
         gate, channel = y.unflatten(-1, (-1, 2)).unbind(-1)
         return self.down(F.silu(gate) * channel)
 

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from trimaran.engine.weights import Slot
+from trimaran.engine.one_pass_adam import OnePassAdam
+from trimaran.engine.weights import Slot, one_pass
+from trimaran.engine.world import World
 from trimaran.spec import Job, Recipe
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def optimizer_of(job: Job, slots: Iterable[Slot]) -> Optimizer:
+def optimizer_of(job: Job, slots: Iterable[Slot], world: World) -> Optimizer:
     """Two groups: what decays, and what the recipe leaves out."""
     recipe = job.recipe
     slots = list(slots)
@@ -31,6 +33,8 @@ def optimizer_of(job: Job, slots: Iterable[Slot]) -> Optimizer:
         from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
 
         return AdamW8bit(groups, **options)
+    if one_pass(job, world):
+        return OnePassAdam(groups, slots, **options)
     return AdamW(groups, **options, fused=job.optimizer == "fused-adam")
 
 

@@ -102,7 +102,7 @@ def loop(
         rate = job.recipe.rate_at(consumed, samples)
         asks = Asks(stop.asked, world.rank == 0 and checkpoints.is_time)
         step = trainer.step(parts, rate, asks)
-        waiting.append(Done(iteration, consumed, size, rate, step, mark(world.device)))
+        waiting.append(Done(iteration, consumed, size, rate, step, step.totals(), mark(world.device)))
         heard = [teller.tell(waiting.pop(0)) for _ in range(len(waiting) - lag)]
         if stop_on_nan and not math.isfinite(float(step.loss if trainer.scaler.is_dynamic else step.grad_norm)):
             checkpoints.save(replace(before, loss_scale=trainer.scaler.state()))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from trimaran.cost.memory import GIB
 from trimaran.engine.clock import Mark, mark, seconds_between
@@ -36,6 +37,7 @@ class Done:
     size: int
     rate: float
     step: Step
+    totals: Tensor  # of the step: loss, gradient norm, stop, save; on their way to the host until it ended
     ended: Mark
 
 
@@ -57,9 +59,9 @@ class Teller:
 
     def tell(self, done: Done) -> Asks:
         """Waits for the step. What all ranks agreed to do after it."""
-        loss, norm = float(done.step.loss), float(done.step.grad_norm)
-        asks = Asks(float(done.step.stop) > 0, float(done.step.save) > 0)
         seconds, self.since = seconds_between(self.since, done.ended), done.ended
+        loss, norm, stop, save = done.totals.tolist()
+        asks = Asks(stop > 0, save > 0)
         self.told += 1
         self.at = replace(
             self.at,
@@ -132,7 +134,7 @@ def peak_memory_gib(world: World) -> list[float]:
         mine = torch.cuda.max_memory_reserved(world.device)
     else:
         mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    peaks = torch.zeros(world.layout.pp, device=world.device)
+    peaks = torch.zeros(world.layout.pp, device=None if world.mesh is None else world.device)
     peaks[world.pp_rank] = mine / GIB
     if world.mesh is not None:
         dist.all_reduce(peaks, dist.ReduceOp.MAX)

@@ -8,7 +8,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trimaran.engine.batches import micro_batches
-from trimaran.engine.gradients import complete, limit_gradients, norm_and_sums
+from trimaran.engine.compiled import can_compile, compile_layers
+from trimaran.engine.gradients import complete, norm_and_sums, shorten, shortening
+from trimaran.engine.one_pass_adam import OnePassAdam
 from trimaran.engine.optimizer import optimizer_of, set_rate, take_step
 from trimaran.engine.pipeline import Pipeline
 from trimaran.engine.scaling import LossScaler
@@ -27,6 +29,10 @@ class Step:
     save: Tensor
     loss_scale: float
     skipped: bool  # loss or gradients are not finite, and nothing was moved
+
+    def totals(self) -> Tensor:
+        """All of them, on their way to the host; nothing waits."""
+        return torch.stack([self.loss, self.grad_norm, self.stop, self.save]).to("cpu", non_blocking=True)
 
 
 class Asks(NamedTuple):
@@ -48,8 +54,11 @@ class Trainer:
         if held is None:
             self.weights.materialise()
             self.weights.initialise()
+        if can_compile(world):
+            for module in self.weights.modules:
+                compile_layers(module)
         self.pipeline = Pipeline(self.weights) if job.layout.pp > 1 else None
-        self.optimizer = optimizer_of(job, self.weights.slots)
+        self.optimizer = optimizer_of(job, self.weights.slots, world)
         self.scaler = LossScaler(job.recipe.loss_scale if job.precision == "fp16" else None)
         self.guarded = guarded or self.scaler.is_dynamic
 
@@ -68,12 +77,20 @@ class Trainer:
         # Asking the device whether all is finite makes the host wait for it.
         finite = not self.guarded or bool((norm + loss).isfinite())
         if finite:
-            limit_gradients(self.weights.slots, norm, scale, self.job.recipe.clip)
             set_rate(self.optimizer, self.job.recipe.learning_rate if rate is None else rate)
-            take_step(self.optimizer)
-            self.weights.publish()
+            self.move(shortening(norm, scale, self.job.recipe.clip))
         self.scaler.update(finite)
         return Step(loss, norm, stop, save, scale, skipped=not finite)
+
+    def move(self, factor: Tensor) -> None:
+        """The weights, along the gradients times this factor."""
+        if isinstance(self.optimizer, OnePassAdam):
+            self.optimizer.factor = factor
+            self.optimizer.step()
+            return
+        shorten(self.weights.slots, factor)
+        take_step(self.optimizer)
+        self.weights.publish()
 
     def shared_out(self, token_weights: Tensor) -> Tensor:
         """Each token's part of the mean over all tokens that count, in the whole batch."""

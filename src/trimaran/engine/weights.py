@@ -28,14 +28,17 @@ class Slot:
     """One parameter as the optimizer sees it: this rank's part."""
 
     tensor: NamedTensor
-    value: nn.Parameter  # fp32; its .grad is complete after Weights.reduce
+    value: nn.Parameter  # fp32
+    parameter: Any  # the module's, which it computes with; where sharded, a DTensor
     copy: bool  # the last stage's copy of a tied embedding, which counts for nothing
     sharded: bool  # over the replicas
 
     @property
     def gradient(self) -> Tensor:
-        assert self.value.grad is not None, f"{self.tensor.name} has no gradient"
-        return self.value.grad
+        """Complete after Weights.reduce. In fp32, unless Weights left it as it came."""
+        found = self.parameter.grad if self.value.grad is None else self.value.grad
+        assert isinstance(found, Tensor), f"{self.tensor.name} has no gradient"
+        return found
 
     def offsets(self, world: World) -> tuple[int, ...]:
         """Where this part begins in the whole tensor."""
@@ -78,12 +81,10 @@ class Weights(ABC):
         """Take the memory; values are whatever was there."""
         for module in self.modules:
             module.to_empty(device=self.world.device)
-        pairs = self._slots()
-        self.slots = [slot for slot, _ in pairs]
-        self.parameters = [parameter for _, parameter in pairs]
+        self.slots = self._slots()
+        self.parameters = [slot.parameter for slot in self.slots]
 
-    def _slots(self) -> list[tuple[Slot, nn.Parameter]]:
-        """With the module's parameter beside each."""
+    def _slots(self) -> list[Slot]:
         found = []
         tied_over_stages = self.job.model.tied_embeddings and self.job.layout.stages > 1
         for stage, module in zip(self.stages, self.modules, strict=True):
@@ -92,7 +93,7 @@ class Weights(ABC):
                 parameter = parameters.pop(tensor.name)
                 copy = tied_over_stages and tensor.name == "head.weight"
                 named = NamedTensor("embedding.word", tensor.shape, tensor.cut) if copy else tensor
-                found.append((Slot(named, self._value(parameter), copy, self.sharded), parameter))
+                found.append(Slot(named, self._value(parameter), parameter, copy, self.sharded))
             assert not parameters, f"cost.tensors does not know {list(parameters)}"
         return found
 
@@ -110,7 +111,7 @@ class Weights(ABC):
     def clear(self) -> None:
         """Before the first micro batch of a step."""
         for slot in self.slots:
-            slot.value.grad = None
+            slot.value.grad = slot.parameter.grad = None
 
     @abstractmethod
     def before(self, micro_batch: int, count: int) -> None:
@@ -129,7 +130,7 @@ class Weights(ABC):
 
 class Replicated(Weights):
     """Modules hold the weights in the compute precision; where that is not fp32, Slots are the fp32 originals, and
-    gradients add up there."""
+    gradients add up there. A gradient that nothing is added to needs no fp32 copy, if the optimizer takes it so."""
 
     sharded = False
 
@@ -144,10 +145,11 @@ class Replicated(Weights):
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, slot))
         self.reduction = Reduction(self.world.group("dp")) if self.world.layout.dp > 1 else None
         self.is_last = False  # of the micro batches: what arrives now is complete
+        self.is_only = False
 
     def _arrived(self, slot: Slot, parameter: Tensor) -> None:
         """A parameter has its gradient of one micro batch."""
-        if self.dtype != torch.float32:
+        if self.dtype != torch.float32 and not (self.is_only and self.takes_any_precision):
             assert parameter.grad is not None
             if slot.value.grad is None:
                 slot.value.grad = parameter.grad.float()
@@ -163,7 +165,12 @@ class Replicated(Weights):
                 self._arrived(slot, parameter)
 
     def before(self, micro_batch: int, count: int) -> None:
-        self.is_last = micro_batch == count - 1
+        self.is_last, self.is_only = micro_batch == count - 1, count == 1
+
+    @property
+    def takes_any_precision(self) -> bool:
+        """Whether the optimizer does, and nothing is summed over ranks before it."""
+        return one_pass(self.job, self.world) and self.world.size == 1
 
     def _value(self, parameter: Any) -> nn.Parameter:
         same = parameter.dtype == torch.float32
@@ -212,11 +219,6 @@ class Sharded(Weights):
     def _value(self, parameter: Any) -> nn.Parameter:
         return nn.Parameter(parameter.detach().to_local())
 
-    def clear(self) -> None:
-        super().clear()
-        for parameter in self.parameters:
-            parameter.grad = None
-
     def before(self, micro_batch: int, count: int) -> None:
         last, zero = micro_batch == count - 1, self.job.layout.zero
         for module in self.modules:
@@ -228,6 +230,11 @@ class Sharded(Weights):
     def reduce(self) -> None:
         for slot, parameter in zip(self.slots, self.parameters, strict=True):
             slot.value.grad = parameter.grad.to_local()
+
+
+def one_pass(job: Job, world: World) -> bool:
+    """Whether the optimizer is engine.one_pass_adam's."""
+    return job.optimizer == "fused-adam" and world.device.type == "cuda"
 
 
 def weights(job: Job, world: World) -> Weights:

@@ -1,0 +1,140 @@
+"""Seconds and TFLOP/s of a training step on one NVIDIA GPU, and where they go by kind of operation.
+
+    python benchmarks/gpu_train.py                                       # gpt-1b3-h200
+    python benchmarks/gpu_train.py --set layout.micro_batch=8 --set batch.size=8
+
+Trainers take turns, a few steps each, in one process; a trainer is a function that takes a Job and gives a step. The
+median step of each is told. TFLOP/s are by the formula `bigscience-exact`: 72 B s l h^2 (1 + s/6h + V/16lh).
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from trimaran.cli.show import print_table
+from trimaran.cost.flops import FORMULAS
+from trimaran.cost.flops import Step as Work
+from trimaran.data.source import source_of
+from trimaran.engine.batches import batch
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.world import World
+from trimaran.spec import Job
+from trimaran.spec.changes import changed
+from trimaran.spec.files import load_job
+
+ROUNDS, STEPS, WARM_UP, PROFILED, GOAL = 4, 5, 3, 2, 590.0
+GPU = torch.device("cuda")
+
+Step = Callable[[int], None]  # of this number
+
+
+def ours(job: Job) -> Step:
+    trainer, source, size = Trainer(job, World(job.layout, GPU)), source_of(job), job.batch.size
+
+    def step(number: int) -> None:
+        trainer.step(batch(job, source, number * size, size, 0, GPU)).totals()
+
+    return step
+
+
+TRAINERS: dict[str, Callable[[Job], Step]] = {"trimaran": ours}
+
+# By a part of a kernel's name, the first that fits.
+KINDS = {
+    "attention": ("sdpa", "flash", "cudnn", "fmha"),
+    "products": ("nvjet", "gemm", "cutlass"),
+    "optimizer": ("div_mul_sqrt", "adam", "multi_tensor"),
+    "loss": ("amax", "scatter_select", "bitwise_and"),
+    "GELU": ("gelu", "sigmoid"),
+    "norms and residual sums": ("layer_norm", "rms_norm", "fused_add"),
+    "gradients of biases": ("red_fused_sum", "reduce_kernel"),
+}
+
+
+def kind(kernel: str) -> str:
+    return next((kind for kind, parts in KINDS.items() if any(part in kernel for part in parts)), "other")
+
+
+def timed(step: Step, first: int) -> list[float]:
+    """Seconds of STEPS steps, by the device's clock."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
+    marks[0].record()
+    for number, mark in enumerate(marks[1:]):
+        step(first + number)
+        mark.record()
+    marks[-1].synchronize()
+    return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+
+
+def profiled(step: Step) -> Counter[str]:
+    """Milliseconds of a step by kind of operation."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as record:
+        for number in range(PROFILED):
+            step(number)
+        torch.cuda.synchronize()
+    found: Counter[str] = Counter()
+    for event in record.key_averages():
+        found[kind(event.key)] += event.self_device_time_total / 1e3 / PROFILED
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job", nargs="?", default="gpt-1b3-h200")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    job = changed(load_job(options.job), options.settings)
+    flops = float(FORMULAS["bigscience-exact"](Work(job.model, job.batch.size, 1, job.layout.recompute)))
+
+    steps, first_seconds = {}, {}
+    for name, build in TRAINERS.items():
+        started = time.perf_counter()
+        steps[name] = build(job)
+        for number in range(WARM_UP):
+            steps[name](number)
+            torch.cuda.synchronize()
+            first_seconds.setdefault(name, time.perf_counter() - started)
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(ROUNDS):
+        for name, step in steps.items():
+            seconds[name] += timed(step, WARM_UP + turn * STEPS)
+            print(f"{name}: round {turn + 1} of {ROUNDS}", file=sys.stderr)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    kinds = {name: profiled(step) for name, step in steps.items()}
+    peak = torch.cuda.max_memory_allocated() / 2**30
+
+    if options.json:
+        told = {
+            name: {"seconds": s, "tflops": flops / s / 1e12, "first_seconds": first_seconds[name], "ms": kinds[name]}
+            for name, s in medians.items()
+        }
+        print(json.dumps({"device": torch.cuda.get_device_name(), "peak_gib": peak, **told}, indent=1))
+    else:
+        rows = [
+            [
+                name,
+                *(f"{value * 1e3:.1f}" for value in (s, min(seconds[name]), max(seconds[name]))),
+                f"{flops / s / 1e12:.1f}",
+                f"{first_seconds[name]:.1f}",
+            ]
+            for name, s in medians.items()
+        ]
+        columns = ["trainer", "ms a step", "shortest", "longest", "TFLOP/s", "s to the first step"]
+        print_table(f"{options.job} on {torch.cuda.get_device_name()}, {peak:.1f} GiB", columns, rows)
+        for name, found in kinds.items():
+            shares = [[what, f"{ms:.1f}", f"{ms / sum(found.values()):.1%}"] for what, ms in found.most_common()]
+            print_table(f"{name}: a step by kind of operation", ["operation", "ms", "share"], shares)
+    return 0 if flops / medians["trimaran"] / 1e12 >= GOAL else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""On a GPU: the same losses as on a CPU, compiled or not, and a loop in which the host never waits for the device."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trimaran.cost.tensors import NamedTensor
+from trimaran.data.source import source_of
+from trimaran.engine.batches import batch
+from trimaran.engine.checkpoint import Checkpoints
+from trimaran.engine.heartbeat import Heartbeat
+from trimaran.engine.one_pass_adam import OnePassAdam
+from trimaran.engine.position import Position
+from trimaran.engine.run import Stop, loop
+from trimaran.engine.telling import Done, Teller
+from trimaran.engine.trainer import Asks, Trainer
+from trimaran.engine.weights import Slot
+from trimaran.engine.world import World
+from trimaran.spec.changes import changed
+from trimaran.spec.files import load_job
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's compiler has many
+]
+STEPS = 8
+
+
+def losses(device: str, *settings: str) -> list[float]:
+    """Of `tiny` with these settings, step by step."""
+    torch.compiler.reset()
+    job = changed(load_job("tiny"), list(settings))
+    trainer, source = Trainer(job, World(job.layout, torch.device(device))), source_of(job)
+    size = job.batch.size
+    parts = [batch(job, source, i * size, size, 0, trainer.world.device) for i in range(STEPS)]
+    return [float(trainer.step(part).loss) for part in parts]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("optimizer=fused-adam",),
+        ("layout.recompute=selective",),
+        ("layout.recompute=full", "optimizer=fused-adam"),
+        ("model.position=alibi",),
+        ("model.position=rotary", "model.norm=rmsnorm", "model.mlp=swiglu", "model.kv_heads=2"),
+    ],
+    ids=str,
+)
+def test_losses_in_fp32_are_those_of_a_cpu(settings: tuple[str, ...]) -> None:
+    assert losses("cuda", *settings) == pytest.approx(losses("cpu", *settings), rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_losses_in_bf16_are_near_those_of_a_cpu_in_fp32(size: int) -> None:
+    """With four micro batches, whose gradients add up in fp32, and with one, whose gradients stay as they come."""
+    settings = ("layout.micro_batch=4", f"batch.size={size}", "optimizer=fused-adam")
+    assert losses("cuda", "precision=bf16", *settings) == pytest.approx(losses("cpu", *settings), rel=3e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_compiling_does_not_change_the_losses(precision: str) -> None:
+    compiled = losses("cuda", f"precision={precision}")
+    with torch.compiler.set_stance("force_eager"):
+        plain = losses("cuda", f"precision={precision}")
+    assert compiled == pytest.approx(plain, rel=1e-5 if precision == "fp32" else 1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_pass_adam_is_adamw_on_shortened_gradients(dtype: torch.dtype) -> None:
+    """Against PyTorch's own in float64. The copy in the compute precision is the value, rounded."""
+    torch.manual_seed(0)
+    slots = [slot(torch.randn(shape, device="cuda"), dtype) for shape in ((300, 70), (1000,), (64, 128))]
+    exact = [nn.Parameter(one.value.detach().double().cpu()) for one in slots]
+    options = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}
+    values = [one.value for one in slots]
+    ours = OnePassAdam(
+        [{"params": values[:2], "weight_decay": 0.1}, {"params": values[2:], "weight_decay": 0.0}], slots, **options
+    )
+    groups = [{"params": exact[:2], "weight_decay": 0.1}, {"params": exact[2:], "weight_decay": 0.0}]
+    theirs = torch.optim.AdamW(groups, **options)
+    ours.factor = torch.tensor(0.25, device="cuda")
+    for _ in range(5):
+        for one, right in zip(slots, exact, strict=True):
+            one.parameter.grad = torch.randn_like(one.parameter)
+            right.grad = one.parameter.grad.double().cpu() * 0.25
+        ours.step()
+        theirs.step()
+    for one, right in zip(slots, exact, strict=True):
+        torch.testing.assert_close(one.value.cpu().double(), right, rtol=1e-5, atol=1e-6)
+        assert torch.equal(one.parameter, one.value.to(dtype))
+
+
+def slot(value: Tensor, dtype: torch.dtype) -> Slot:
+    master = nn.Parameter(value)
+    parameter = master if dtype == torch.float32 else nn.Parameter(value.to(dtype))
+    return Slot(NamedTensor("a.weight", tuple(value.shape), None), master, parameter, copy=False, sharded=False)
+
+
+class Strict(Teller):
+    """After the third step, when everything is compiled and allocated, PyTorch refuses to wait for the device."""
+
+    def tell(self, done: Done) -> Asks:
+        asks = super().tell(done)
+        if done.iteration == 3:
+            torch.cuda.set_sync_debug_mode("error")
+        return asks
+
+
+@pytest.mark.parametrize("settings", [("optimizer=fused-adam", "precision=bf16"), ("optimizer=adam",)], ids=str)
+def test_the_loop_never_waits_for_the_device(settings: tuple[str, ...]) -> None:
+    torch.compiler.reset()
+    job = changed(load_job("tiny"), ["steps=8", *settings])
+    trainer = Trainer(job, World(job.layout, torch.device("cuda")))
+    teller = Strict(job, trainer.world, Position())
+    try:
+        loop(trainer, Checkpoints(trainer), Stop(), teller, Heartbeat(None, 0))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert teller.at.iteration == 8
