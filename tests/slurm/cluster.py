@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from types import TracebackType
 from tests.slurm.settings import CGROUPS, Node, Settings, has_host_names
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol")
-PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where Debian has the daemons
+PATH = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # ours, Debian's daemons
 LIMIT_SECONDS = 20.0
 NODE = 'hostname "$1" && mount --bind "$2" /etc/hosts && exec slurmd -D -N "$1"'
 
