@@ -123,6 +123,8 @@ def test_a_second_harness_is_refused_and_ctrl_c_twice_stops_at_once(tmp_path: Pa
     assert code == 2
     assert "--resume goes on with it" in err
     harness.send_signal(signal.SIGINT)
+    assert harness.stdout is not None
+    assert any("Ctrl-C again: now" in line for line in harness.stdout)
     harness.send_signal(signal.SIGINT)
     harness.communicate(timeout=60)
     assert harness.returncode == 5

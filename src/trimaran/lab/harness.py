@@ -48,7 +48,7 @@ class Harness:
         self.running: list[Attempt] = []
         self.started_at, self.started = time.monotonic(), 0
         self.why_ended = ""
-        self.cancelling = False
+        self.stopping = self.cancelling = False
         self.spent: list[float] = []  # seconds of the trials that ended
 
     def run(self, view: View) -> None:
@@ -58,6 +58,9 @@ class Harness:
                 self._start_some(stop, view)
                 for attempt in list(self.running):
                     self._settle(attempt, view)
+                if stop.asked and not self.stopping:
+                    self.stopping = True
+                    view.say(f"Stopping when {len(self.running)} running trials have ended; Ctrl-C again: now.")
                 if stop.asked > 1:
                     self._cancel_all()
                 view.show(self.running, self.waiting, self._time_left())

@@ -33,11 +33,14 @@ class View:
             self.live.update(self._table([]), refresh=True)
             self.live.stop()
 
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def ended(self, attempt: Attempt, best: Attempt | None) -> None:
         self.rows.append(attempt)
         self.best = best
         if self.live is None:
-            self.console.print(line_of(attempt, self.total), markup=False, highlight=False, soft_wrap=True)
+            self.say(line_of(attempt, self.total))
 
     def show(self, running: list[Attempt], waiting: list[Attempt], seconds_left: float | None) -> None:
         if self.live is None:
