@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.lab.sweeps import (
     MEGATRON,
@@ -23,6 +24,7 @@ from tests.lab.sweeps import (
     until,
 )
 from trimaran.lab.files import read_json, read_lines
+from trimaran.spec import presets
 
 LONG = {"iterations": 2000, "least": 1999}
 TWO_RANKS = {"layout.dp": [2]}
@@ -231,3 +233,23 @@ def test_the_planners_best_are_swept(tmp_path: Path) -> None:
     told = swept(tmp_path, "m.yaml", "--plan", "--on", "here", "--gbs", "8", "--top", "2")
     assert [trial["status"] for trial in told["trials"]] == ["ok", "ok"]
     until(lambda: not left_running(tmp_path), "the end of all processes")
+
+
+def test_trials_side_by_side_have_cores_of_their_own_and_no_time_starts_none(tmp_path: Path) -> None:
+    command = f"{MEGATRON}; grep Cpus_allowed_list /proc/self/status; sleep 1"
+    place = {"parallel": 2, "pin": True}
+    sweep_file(tmp_path, command=command, axes={"seed": [1, 2]}, place=place)
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core cannot be divided")
+    assert swept(tmp_path, "s.yaml", "--minutes", "0")["left"] == 2
+    assert swept(tmp_path, "s.yaml", "--resume")["counts"] == {"ok": 2}
+    cores = [(trial_folder(tmp_path, number) / "stdout").read_text().split()[-1] for number in (1, 2)]
+    assert cores[0] != cores[1]
+
+
+def test_trials_share_no_checkpoints(tmp_path: Path) -> None:
+    saving = {"folder": str(tmp_path / "saved"), "every": 1}
+    base = {**yaml.safe_load(presets.text(presets.JOBS, "tiny")), "saving": saving}
+    sweep_file(tmp_path, base=base, axes={"seed": [1, 2]})
+    assert swept(tmp_path, "s.yaml")["counts"] == {"ok": 2}
+    assert not (tmp_path / "saved").exists()

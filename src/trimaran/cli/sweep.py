@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from trimaran.spec import Sweep
 
 
-STOPPED = "You stopped it."
-
-
 def sweep(
     what: Annotated[
         str | None, typer.Argument(help="A sweep file or preset (see `trimaran presets`); with --plan, a model.")
@@ -169,6 +166,8 @@ def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
     """The best, and why it ended; exit code 5 where it was stopped before its end."""
     import json as to_json
     from collections import Counter
+
+    from trimaran.lab.harness import STOPPED
 
     best = harness.best
     counts = Counter(attempt.outcome.status for attempt in harness.done if attempt.outcome)

@@ -18,8 +18,8 @@ from trimaran.engine.evaluation import forward
 from trimaran.engine.trainer import Step, Trainer
 
 
-def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: Step) -> str:
-    """The file of this rank. Does the forward passes again to see where the first bad value comes from."""
+def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: Step) -> None:
+    """Of this rank. Does the forward passes again to see where the first bad value comes from."""
     folder.mkdir(parents=True, exist_ok=True)
     rank = trainer.world.rank
     found = {
@@ -36,9 +36,7 @@ def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], ite
     }
     arrays: dict[str, Any] = {name: part.cpu().numpy() for name, part in batch.items()}
     np.savez(folder / f"rank-{rank:05d}-batch.npz", **arrays)
-    file = folder / f"rank-{rank:05d}.json"
-    file.write_text(json.dumps(found, indent=1))
-    return str(file)
+    (folder / f"rank-{rank:05d}.json").write_text(json.dumps(found, indent=1))
 
 
 def summary(tensor: Tensor) -> dict[str, Any]:

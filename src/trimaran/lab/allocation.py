@@ -11,7 +11,7 @@ from trimaran.lab.slurm import step_command
 from trimaran.lab.trials import Attempt
 from trimaran.spec import Mistake, Sweep
 
-_DEAD = re.compile(r"Node failure on (\S+?)[.,]?$|task \d+: .*node (\S+) ", re.MULTILINE)
+_DEAD = re.compile(r"Node failure on (\S+?)[.,]?$", re.MULTILINE)
 
 
 class Allocation(Local):
@@ -64,7 +64,7 @@ class Allocation(Local):
             said = (attempt.folder / files.STDERR).read_text(errors="replace")
         except OSError:
             return
-        dead = {name for names in _DEAD.findall(said) for name in names if name}
+        dead = set(_DEAD.findall(said))
         self.nodes = [node for node in self.nodes if node not in dead]
 
 

@@ -14,7 +14,7 @@ from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.changes import changed
 from trimaran.spec.here import is_cpu_here
 
-SHORT = {"micro_batch": "mbs", "virtual_stages": "vp", "recompute": "recompute", "sequence_parallel": "sp"}
+SHORT = {"micro_batch": "mbs", "virtual_stages": "vp", "sequence_parallel": "sp"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from trimaran.lab.steps import signal_step
 
 SECONDS_FOR_STACKS = 3.0
 ENDED = ("done", "interrupted", "not finite")
-SLOW = ("starting", "building", "validating", "saving", "loading")  # what may take longer than an iteration
+SLOW = ("building", "validating", "saving")  # what may take longer than an iteration
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _WAITS = re.compile(r"\bwait\(|\b(all_reduce|all_gather|reduce_scatter|broadcast|barrier|send|recv)\w*\(")
 _STATES = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "is in a system call that does not return"}

@@ -23,6 +23,7 @@ from trimaran.ledger.store import Ledger
 from trimaran.spec import Mistake, Outcome, Sweep
 
 WAIT_SECONDS = 0.5
+STOPPED = "You stopped it."
 LAUNCHERS: dict[str, Callable[[Sweep], Launcher]] = {"local": Local, "slurm": Slurm, "allocation": Allocation}
 
 
@@ -61,13 +62,13 @@ class Harness:
                 if stop.asked and not self.stopping:
                     self.stopping = True
                     view.say(f"Stopping when {len(self.running)} running trials have ended; Ctrl-C again: now.")
-                if stop.asked > 1:
+                if stop.asked > 1 and not self.cancelling:
                     self._cancel_all()
                 view.show(self.running, self.waiting, self._time_left())
                 if self.running:
                     self.launcher.wait(self.running, WAIT_SECONDS)
         if stop.asked:
-            self.why_ended = "You stopped it."
+            self.why_ended = STOPPED
 
     def _adopt(self, view: View) -> None:
         """What an earlier harness left: ended, still running, or lost."""
@@ -144,7 +145,7 @@ class Harness:
     def _close(self, attempt: Attempt, outcome: Outcome, view: View) -> None:
         attempt.outcome = outcome
         self.ledger.add([attempt.trial()])
-        files_written(attempt, outcome)
+        keep_outcome(attempt, outcome)
         if attempt in self.running:
             self.running.remove(attempt)
         self.done.append(attempt)
@@ -167,7 +168,7 @@ class Harness:
         return len(self.waiting + self.running) * each / self.sweep.place.parallel
 
 
-def files_written(attempt: Attempt, outcome: Outcome) -> None:
+def keep_outcome(attempt: Attempt, outcome: Outcome) -> None:
     """The outcome beside the result, for a person who looks into the folder, and for a harness that goes on."""
     try:
         files.write_json(attempt.folder / "outcome.json", outcome.plain())

@@ -30,7 +30,6 @@ class Local:
         self.supervise(attempt)
 
     def supervise(self, attempt: Attempt) -> None:
-        # -E: an environment for the trainer, such as PYTHONMALLOC, is not for its supervisor.
         command = [sys.executable, "-m", "trimaran.lab.supervise", str(attempt.folder)]
         self.supervisors[attempt.id] = subprocess.Popen(
             command,

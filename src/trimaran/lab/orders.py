@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trimaran.cost.memory import GIB
 from trimaran.lab import files
 from trimaran.lab.trials import Attempt
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.files import save
 
-GIB = 2**30
 WARM_UP = 2  # iterations that our trainer marks so
 PATIENCE_SECONDS = 60  # of our ranks with each other
 
@@ -27,7 +27,8 @@ def write_order(
     `wrapped`: words before the trainer's command, such as srun's; `more`: entries of the order."""
     folder, measuring = attempt.folder, sweep.measuring
     folder.mkdir(parents=True, exist_ok=True)
-    job = attempt.job.but(steps=WARM_UP + measuring.iterations)
+    # A trial saves nothing, and goes on from nothing that another has saved.
+    job = attempt.job.but(steps=WARM_UP + measuring.iterations, saving={}, validation={})
     save(job, folder / "job.yaml")
     order = {
         "trial": attempt.id,

@@ -27,17 +27,14 @@ def processes_of(trial: str) -> list[int]:
     return found
 
 
-def end_all(trial: str) -> int:
-    """Kill until none is left, because a process may start another while it is being killed. How many there were."""
-    killed: set[int] = set()
+def end_all(trial: str) -> None:
+    """Kill until none is left, because a process may start another while it is being killed."""
     deadline = time.monotonic() + SECONDS_TO_END
     while (left := processes_of(trial)) and time.monotonic() < deadline:
         for pid in left:
-            killed.add(pid)
             kill(pid, signal.SIGKILL)
         for pid in left:
             wait_for(pid, 1.0)
-    return len(killed)
 
 
 def kill(pid: int, number: int) -> bool:

@@ -63,7 +63,7 @@ class Supervisor:
             {"supervisor": os.getpid(), "trainer": child.pid, "host": socket.gethostname(), "time": self.started},
         )
         end = self._watch(child)
-        code = child.wait() if end.how == "exit" else self._stop(child, gently=end.how in ("stable", "cancelled"))
+        code = child.wait() if end.how == "exit" else self._stop(child, gently=end.how == "stable")
         end_all(self.order["trial"])
         self._finish(end, code, killed_before)
 

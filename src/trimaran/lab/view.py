@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trimaran.lab.trials import Attempt
 
-STYLES = {"ok": "green", "oom": "red", "hang": "red", "fail": "red", "timeout": "yellow", "lost": "yellow"}
+STYLES = {"oom": "red", "hang": "red", "fail": "red", "timeout": "yellow", "lost": "yellow"}
 SHOWN = 24  # rows of the table: the last that ended
 
 
@@ -66,7 +66,7 @@ class View:
 
 
 def _style(attempt: Attempt) -> str:
-    return STYLES.get(attempt.outcome.status, "") if attempt.outcome and attempt.outcome.status != "ok" else ""
+    return STYLES.get(attempt.outcome.status, "") if attempt.outcome else ""
 
 
 def seconds_of(attempt: Attempt) -> str:
