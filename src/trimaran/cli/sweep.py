@@ -57,6 +57,7 @@ def sweep(
     if resume:
         where = folder or (Path(what) if what and Path(what).is_dir() else Path("sweeps") / Path(what or "").stem)
         refused: list[Refused] = []
+        begun = resumed(where)
     else:
         asked, found, refused = _asked(what or "", plan, on, gbs, top, nodes, fix, settings, place)
         where = folder or Path("sweeps") / asked.name
@@ -65,8 +66,7 @@ def sweep(
             return
         if not found:
             raise Mistake(f"No layout of the sweep {asked.name} is possible: {refused[0].why}")
-        begin(where, asked, found)
-    begun = resumed(where)
+        begun = begin(where, asked, found)
     with alone(where), Ledger.open(ledger_path(ledger)) as store:
         attempts = attempts_of(begun.name, where.resolve(), begun.candidates, store)
         harness = Harness(begun.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
