@@ -29,8 +29,8 @@ benchmarks: .venv/dev
 	@touch $@
 
 .venv/train: .venv/core
-	@echo "Adding torch to .venv (a minute) ..."
-	$(BIN)/pip install -c constraints.txt -e '.[train]'
+	@echo "Adding torch and plotly to .venv (a minute) ..."
+	$(BIN)/pip install -c constraints.txt -e '.[train,report]'
 	@touch $@
 
 .venv/dev: .venv/train

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The main job on embedded defaults: name, plan, explain, count, import, audit, look, score; then the loop on this machine:
-# probe, plan, sweep, learn, plan again. Everything it writes is in demo/.
+# probe, plan, sweep, learn, plan again; and the reports of both. Everything it writes is in demo/.
 set -e
 run() {
     printf '\n\033[1m$ %s\033[0m\n' "$*"
@@ -23,4 +23,6 @@ run trimaran results size=181B status=ok --by tp,pp,mbs
 run trimaran score --published
 run trimaran results size=181B status=ok -o demo/results.md --markdown
 run python benchmarks/loop.py --ranks 4 --short --folder demo/loop
-printf '\nThe ledger is demo/trimaran.sqlite, the table for your notes demo/results.md.\n'
+run trimaran report --published -o demo/published.html
+run trimaran report --sweep demo/loop/sweeps/taught --ledger demo/loop/taught.sqlite -o demo/report.html
+printf '\nLook at demo/report.html (what was measured here) and demo/published.html (other people'"'"'s campaigns).\n'

@@ -5,18 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from trimaran.plan.explained import Explained
     from trimaran.plan.timeline import Span
     from trimaran.spec import Job
 
-STAGES = ("first", "middle", "last")
-MEMORY = ("weights", "gradients", "optimizer", "activations", "working", "logits", "buffers", "context", "slack")
-MEANING = {
-    "activations": "activations in flight",
-    "working": "one layer recomputed",
-    "optimizer": "optimizer states",
-    "context": "device context",
-    "slack": "lost to fragments",
-}
 BAR = 40
 MOST_ROWS = 16  # stages drawn; of more, the first and last ones
 COLOURS = {"forward": "cyan", "backward": "green", "weights": "yellow"}
@@ -37,13 +29,15 @@ def explain(
     """
     import sys
 
+    from trimaran.plan.explained import explained
     from trimaran.spec.files import load_job
 
     read = load_job(job)
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
-    answer = _answer(read)
-    spans, drawn = _timeline(read, answer["stage_seconds"], micro_batches)
+    made = explained(read)
+    answer = _answer(made)
+    spans, drawn = made.pipeline(micro_batches)
     if json:
         from trimaran.cli.show import print_json
 
@@ -54,64 +48,31 @@ def explain(
     _draw(read, spans, drawn, answer["bubble"])
 
 
-def _answer(job: "Job") -> dict[str, Any]:
+def _answer(made: "Explained") -> dict[str, Any]:
     """Memory in bytes by stage and part, the step in seconds by part."""
-    from trimaran.cost.columns import of_jobs
-    from trimaran.cost.predict import interval
-    from trimaran.plan.parts import PARTS, parts_of
+    from trimaran.plan.explained import number
 
-    columns, cluster, trainer = of_jobs([job]), job.cluster, job.trainer
-    parts, off = parts_of(columns, cluster, trainer), interval(columns, cluster, trainer)
-    predicted = parts.predicted
-    memory = {}
-    for stage in _stages(job):
-        made = getattr(predicted.memory, stage)
-        memory[stage] = {name: _number(getattr(made, name)) for name in (*MEMORY, "total")}
     return {
-        "job": job.name,
-        "fits": bool(predicted.fits[0]),
-        "device_gib": cluster.device.memory_gib,
-        "memory_bytes": memory,
-        "seconds": _number(predicted.seconds),
-        "seconds_low": _number(off.low),
-        "seconds_high": _number(off.high),
-        "uncertain_most_about": off.dominant[0],
-        "time_seconds": {name: _number(getattr(parts, name)) for name in PARTS},
-        "limited_by": parts.limiting(0),
-        "bubble": _number(predicted.time.bubble),
-        "micro_batches": job.micro_batches,
-        "stage_seconds": {stage: _number(getattr(predicted.time, f"{stage}_stage")) for stage in _stages(job)},
+        "job": made.job.name,
+        "fits": made.fits,
+        "device_gib": made.job.cluster.device.memory_gib,
+        "memory_bytes": made.memory_bytes(),
+        "seconds": made.seconds,
+        "seconds_low": number(made.interval.low),
+        "seconds_high": number(made.interval.high),
+        "uncertain_most_about": made.interval.dominant[0],
+        "time_seconds": made.time_seconds(),
+        "limited_by": made.parts.limiting(0),
+        "bubble": made.bubble,
+        "micro_batches": made.job.micro_batches,
+        "stage_seconds": made.stage_seconds(),
     }
-
-
-def _stages(job: "Job") -> tuple[str, ...]:
-    return {1: ("first",), 2: ("first", "last")}.get(job.layout.pp, STAGES)
-
-
-def _number(value: Any) -> float:
-    import numpy as np
-
-    return float(np.ravel(value)[0])
-
-
-def _timeline(job: "Job", stage_seconds: dict[str, float], wanted: int | None) -> "tuple[list[Span], int]":
-    """A few micro batches; interleaved ones come in rounds of as many as there are stages."""
-    from trimaran.plan.timeline import timeline
-
-    layout = job.layout
-    drawn = min(wanted or layout.pp + 4, job.micro_batches)
-    if layout.schedule == "interleaved":
-        drawn = max(1, drawn // layout.pp) * layout.pp
-    middle = stage_seconds.get("middle", 0.0)
-    seconds = [stage_seconds["first"], *[middle] * (layout.pp - 2), stage_seconds.get("last", 0.0)][: layout.pp]
-    share = 1 / 4 if layout.recompute == "full" else 1 / 3  # a backward pass is two forwards, and one more recomputed
-    forward, backward = [s * share for s in seconds], [s * (1 - share) for s in seconds]
-    return timeline(layout.schedule, forward, backward, drawn, layout.virtual_stages), drawn
 
 
 def _print(job: "Job", answer: dict[str, Any]) -> None:
     from trimaran.cli.show import console
-    from trimaran.plan.parts import MEANING as PART_MEANING
+    from trimaran.plan.explained import MEMORY
+    from trimaran.plan.parts import MEANING
 
     out, gib = console(), 2**30
     layout = job.layout
@@ -123,16 +84,16 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     out.print(f"\n[bold]Memory[/] of a device by stage, GiB. {room}.", highlight=False)
     for stage, parts in answer["memory_bytes"].items():
         out.print(f"  {'only' if layout.pp == 1 else stage} stage, {parts['total'] / gib:.1f}", highlight=False)
-        for name in MEMORY:
+        for name, meaning in MEMORY.items():
             share = parts[name] / gib / answer["device_gib"]
-            _bar(out, MEANING.get(name, name), parts[name] / gib, share, "magenta")
+            _bar(out, meaning, parts[name] / gib, share, "magenta")
     seconds = answer["seconds"]
     spread = f"80 % interval {answer['seconds_low']:.2f} to {answer['seconds_high']:.2f}"
     out.print(
         f"\n[bold]Time[/] of a step, {seconds:.2f} s ({spread}); limited by {answer['limited_by']}.", highlight=False
     )
     for name, value in answer["time_seconds"].items():
-        _bar(out, PART_MEANING[name], value, value / seconds, "blue")
+        _bar(out, MEANING[name], value, value / seconds, "blue")
 
 
 def _bar(out: Any, name: str, value: float, share: float, colour: str) -> None:

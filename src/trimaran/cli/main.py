@@ -21,6 +21,7 @@ from trimaran.cli.predicting import predict, score
 from trimaran.cli.presets import presets
 from trimaran.cli.probe import probe
 from trimaran.cli.ramp import ramp
+from trimaran.cli.report import report
 from trimaran.cli.results import results
 from trimaran.cli.sample import sample
 from trimaran.cli.shape import shape
@@ -55,6 +56,7 @@ app.command("flops")(flops)
 app.command("import")(import_)
 app.command("audit")(audit)
 app.command("results")(results)
+app.command("report")(report)
 app.command("learn")(learn)
 app.command("predict")(predict)
 app.command("score")(score)

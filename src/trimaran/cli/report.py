@@ -1,0 +1,154 @@
+"""trimaran report: what was measured and predicted, as one page to look at."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimaran.cli.importing import LedgerOption
+
+if TYPE_CHECKING:
+    from trimaran.report.campaign import Campaign
+    from trimaran.report.gather import Tell
+
+
+def report(
+    where: Annotated[
+        list[str] | None, typer.Argument(help="Only trials with such conditions: size=181B 'tp>=4', as in `results`.")
+    ] = None,
+    sweep: Annotated[Path | None, typer.Option("--sweep", help="The folder of a sweep: only its trials.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="The BigScience, Fugaku and Megatron-LM campaigns that ship along.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", help="Also every figure as SVG and PNG, with its rows as CSV, in a folder."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="For programs: what was written, and the answers.")] = False,
+    ledger: LedgerOption = "",
+) -> None:
+    """Write one HTML file: the answer first, every trial, figures, failures, the audit, and how to do it again.
+
+    It works offline and prints well. Rows are corrected where the audit forces it, with the prediction beside each.
+
+    Example: `trimaran report --published -o gallery.html`, or `trimaran report --sweep sweeps/layouts --figures slides`
+    """
+    from rich.console import Console
+
+    from trimaran.spec import Mistake
+    from trimaran.spec.files import write_text
+
+    if sweep is not None and (published or where):
+        raise Mistake("--sweep is about the trials of one sweep; leave out --published and conditions.")
+    if published and where:
+        raise Mistake(
+            "--published is about all campaigns; `trimaran import --published` puts them where conditions work."
+        )
+    need_report()
+    from trimaran.report.figures import figures as draw
+    from trimaran.report.page import page
+
+    with Console(stderr=True).status("reading") as status:
+        campaigns, title, made = _asked(where or [], sweep, published, ledger, status.update)
+        drawn = []
+        for campaign in campaigns:
+            status.update(f"drawing {campaign.name}")
+            drawn.append((campaign, draw(campaign)))
+        text = page(title, drawn, made)
+        written = []
+        if figures is not None:
+            from trimaran.report.images import write_figures
+
+            status.update("drawing pictures")
+            starts = [f"{number}-" if len(drawn) > 1 else "" for number in range(1, len(drawn) + 1)]
+            each = [(start, figure) for start, (_, some) in zip(starts, drawn, strict=True) for figure in some]
+            written = write_figures(figures, each)
+        write_text(output, text)
+    _conclude(campaigns, output, written, json)
+
+
+def need_report() -> None:
+    from importlib.util import find_spec
+
+    from trimaran.spec import Mistake
+
+    lacking = [name for name in ("plotly", "jinja2", "kaleido") if find_spec(name) is None]
+    if lacking:
+        raise Mistake(f"A report needs {' and '.join(lacking)}, not installed here: pip install 'trimaran[report]'.")
+
+
+def _asked(
+    where: list[str], sweep: Path | None, published: bool, ledger: str, tell: "Tell"
+) -> "tuple[list[Campaign], str, str]":
+    """The campaigns, the page's title, and where all comes from."""
+    from datetime import UTC, datetime
+
+    from trimaran.ledger.results import condition
+    from trimaran.ledger.store import Ledger, ledger_path
+    from trimaran.report.gather import of_ledger, of_published, of_sweep
+
+    at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    if published:
+        title, source = "Published tuning campaigns, with Trimaran's predictions", "the figures that ship with Trimaran"
+        return of_published(tell), title, f"{at}, from {source}"
+    path = ledger_path(ledger)
+    with Ledger.read(path) as store:
+        if sweep is not None:
+            return of_sweep(sweep, store, tell), f"The sweep {sweep.name}", f"{at}, from {sweep} and {path}"
+        conditions = [condition(text) for text in where]
+        only = f", trials with {' '.join(where)}" if where else ""
+        return of_ledger(store, conditions, tell), "What was measured", f"{at}, from {path}{only}"
+
+
+def _conclude(campaigns: "list[Campaign]", output: Path, written: list[Path], json: bool) -> None:
+    if json:
+        from trimaran.cli.show import print_json
+
+        answers = [_answer(campaign) for campaign in campaigns]
+        print_json({"report": str(output), "figures": [str(path) for path in written], "campaigns": answers})
+        return
+    if len(campaigns) == 1:
+        _print_answer(campaigns[0])
+    else:
+        for campaign in campaigns:
+            print(f"{campaign.name}: {len(campaign.rows)} trials; {_fastest(campaign)}")
+    if written:
+        print(f"{len(written)} files of figures in {written[0].parent}.")
+    print(f"Written to {output}.")
+
+
+def _answer(campaign: "Campaign") -> dict[str, Any]:
+    from trimaran.report import words
+
+    winner = campaign.winner
+    return {
+        "campaign": campaign.name,
+        "trials": len(campaign.rows),
+        "best": winner.trial.id if winner else None,
+        "layout": words.headline(winner) if winner else None,
+        "seconds": winner.seconds if winner else None,
+        "predicted": winner.expected.seconds if winner and winner.expected else None,
+        "why": words.why(campaign),
+        "sure": words.sure(campaign),
+        "next": words.next_step(campaign),
+    }
+
+
+def _print_answer(campaign: "Campaign") -> None:
+    """The three lines that matter."""
+    from trimaran.report import words
+
+    print(f"Of {len(campaign.rows)} trials {_fastest(campaign)}.")
+    print(f"How sure: {' '.join(words.sure(campaign))}")
+    print(f"Next: {words.next_step(campaign) or 'nothing that was not tried is predicted to be faster.'}")
+
+
+def _fastest(campaign: "Campaign") -> str:
+    from trimaran.report import words
+
+    winner = campaign.winner
+    if winner is None:
+        return "none ended with a time"
+    said = f"the fastest is {words.headline(winner)}: {winner.seconds:.4g} s"
+    return said + (f", predicted {winner.expected.seconds:.4g}" if winner.expected else "")

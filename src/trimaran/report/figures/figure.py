@@ -1,0 +1,53 @@
+"""Figure: a plot and the rows behind it."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, on white and on black.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#8c8c8c",
+)  # fmt: skip
+SEVERAL = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY, "#5b4b8a")
+MEASURED, PREDICTED = GREEN, BLUE
+MOST = 6  # layouts beside each other in a figure of bars
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str  # of its file
+    title: str
+    caption: str
+    plot: Any
+    header: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    wide: bool = False  # takes the whole width of the page
+
+    def to_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+def plot(traces: Sequence[Any], height: int = 380, **layout: Any) -> Any:
+    """Without a background: the page has one, light or dark."""
+    made = go.Figure(list(traces))
+    made.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 60, "r": 20, "t": 20, "b": 50},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        font={"family": "system-ui, sans-serif", "size": 12},
+        **layout,
+    )
+    made.update_xaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
+    made.update_yaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
+    return made

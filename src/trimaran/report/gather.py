@@ -1,0 +1,169 @@
+"""Where a report comes from: the published figures, a sweep's folder, or whatever the ledger holds."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trimaran.lab.folder import resume
+from trimaran.ledger.audit import Finding, audit, corrected
+from trimaran.ledger.audit.rates import expected_tags, section_formulas, with_seconds
+from trimaran.ledger.published import published
+from trimaran.ledger.query import Condition
+from trimaran.ledger.results import MODEL
+from trimaran.ledger.store import Ledger
+from trimaran.plan.question import Question
+from trimaran.plan.ranking import choices, distinct, search
+from trimaran.plan.why import why
+from trimaran.report.campaign import Campaign, Expected, Planned, Row
+from trimaran.report.jobs import job_of
+from trimaran.report.rows import rows_of
+from trimaran.spec import Job, Mistake, Trial
+
+TOP = 10  # layouts of the plan
+TABLES = ("published.csv",)  # BigScience, Fugaku and Megatron-LM; vTrain's rows are of one kind and too many to read
+
+Tell = Callable[[str], None]
+
+
+def of_published(tell: Tell) -> list[Campaign]:
+    trials = list(published(TABLES).trials)
+    commands = ("trimaran import --published", "trimaran audit --published --fix", "trimaran score --published")
+    return _campaigns(trials, commands, tell)
+
+
+def of_ledger(ledger: Ledger, where: Sequence[Condition], tell: Tell) -> list[Campaign]:
+    trials = [trial for trial in ledger.trials(where) if trial.corrects is None]  # corrections are made anew
+    if not trials:
+        raise Mistake(
+            f"{ledger.path} holds no trial"
+            + (" that these conditions leave" if where else "")
+            + "; `trimaran results` shows what there is, `trimaran import --published` brings figures."
+        )
+    asked = " ".join(f"'{each.column}{each.operator}{each.value}'" for each in where)
+    return _campaigns(trials, (f"trimaran results {asked}".strip(), "trimaran audit --ledger"), tell)
+
+
+def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
+    """With what was predicted before each trial ran."""
+    begun = resume(folder)
+    trials = ledger.trials((Condition("source_table", "=", begun.name),))
+    if not trials:
+        raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; give the ledger it ran with: --ledger.")
+    before = {
+        candidate.job.to_json(): Expected(
+            candidate.seconds, candidate.low, candidate.high, candidate.memory_gib, candidate.fits
+        )
+        for candidate in begun.candidates
+    }
+    commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
+    return _campaigns(trials, commands, tell, before)
+
+
+def _campaigns(
+    trials: Sequence[Trial], commands: tuple[str, ...], tell: Tell, before: dict[str, Expected] | None = None
+) -> list[Campaign]:
+    tell(f"auditing {len(trials)} trials")
+    findings = audit(trials)
+    mended = {trial.corrects: trial for trial in corrected(trials, findings)}
+    groups = defaultdict(list)
+    formulas = section_formulas(trials)
+    for trial in trials:
+        chosen = mended.get(trial.id, trial)
+        groups[belongs_to(trial)].append(_timed(chosen, expected_tags(chosen, formulas)))
+    made = []
+    for name, members in groups.items():
+        tell(f"planning {name}")
+        of_these = {trial.corrects or trial.id for trial in members}
+        mine = tuple(finding for finding in findings if finding.trial in of_these)
+        made.append(_campaign(name, members, mine, commands, before or {}))
+    return made
+
+
+def _timed(trial: Trial, tags: tuple[str, ...]) -> Trial:
+    """With the seconds that its TFLOPs imply where only those are printed, and said so."""
+    timed = trial if trial.setup.environment else with_seconds(trial, tags)
+    if timed is trial:
+        return trial
+    said = "; ".join(word for word in (trial.outcome.reason, "seconds from its TFLOPs") if word)
+    return timed.model_copy(update={"outcome": timed.outcome.model_copy(update={"reason": said})})
+
+
+def belongs_to(trial: Trial) -> str:
+    """The sweep of a run, the document of a table's row, else the software; each on its device."""
+    source = trial.source
+    name = source.table if source.kind == "run" else source.section.partition(" / ")[0] or source.file
+    return f"{name or 'runs'}, {trial.setup.device or 'device unknown'}"
+
+
+def _campaign(
+    name: str,
+    trials: Sequence[Trial],
+    findings: tuple[Finding, ...],
+    commands: tuple[str, ...],
+    before: dict[str, Expected],
+) -> Campaign:
+    rows = tuple(
+        Row(row.trial, row.label, before.get(row.trial.job.to_json(), row.expected) if row.trial.job else row.expected)
+        for row in rows_of(trials)
+    )
+    comparable = _comparable(rows)
+    job = next((job for row in comparable[:1] if (job := job_of(row.trial))), None)
+    return Campaign(
+        name=name,
+        about=_about(trials),
+        rows=rows,
+        best=_best(rows),
+        comparable=comparable,
+        job=job,
+        planned=_planned(job) if job else None,
+        findings=findings,
+        commands=commands,
+    )
+
+
+def _comparable(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Of the model and batch with the most measured rows, the largest model of several: seconds of different work say
+    nothing beside each other."""
+    groups = defaultdict(list)
+    for row in rows:
+        if row.seconds is not None:
+            groups[_work(row.trial)].append(row)
+    largest = max(groups.values(), key=lambda rows: (len(rows), _size(rows[0].trial)), default=[])
+    return tuple(sorted(largest, key=lambda row: row.seconds or 0.0))
+
+
+def _size(trial: Trial) -> int:
+    return (trial.setup.layers or 0) * (trial.setup.hidden or 0) ** 2
+
+
+def _work(trial: Trial) -> tuple[object, ...]:
+    return (*(getattr(trial.setup, name) for name in MODEL), trial.setup.gbs)
+
+
+def _best(rows: Sequence[Row]) -> frozenset[str]:
+    """The fastest of each model and batch; rows come fastest first."""
+    found: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        if row.seconds is not None:
+            found.setdefault(_work(row.trial), row.trial.id)
+    return frozenset(found.values())
+
+
+def _about(trials: Sequence[Trial]) -> str:
+    def most(values: list[str | None]) -> str:
+        return ", ".join(value for value, _ in Counter(v for v in values if v).most_common(3))
+
+    setups = [trial.setup for trial in trials]
+    sizes = most([setup.size_label for setup in setups])
+    said = f"{len(trials)} trials of {most([setup.framework for setup in setups]) or 'unknown software'}"
+    said += f" on {most([setup.device for setup in setups]) or 'unknown devices'}"
+    return said + (f"; models of {sizes}" if sizes else "")
+
+
+def _planned(job: Job) -> Planned | None:
+    """The same question without the layout."""
+    asked = Question(job.model, job.cluster, job.trainer, job.batch, job.precision, job.optimizer)
+    found = distinct(search(asked))
+    if not len(found):
+        return None
+    return Planned(asked, found, choices(asked, found, TOP), tuple(why(asked, found)))

@@ -1,0 +1,76 @@
+"""Trials as rows of a report: each with what tells it apart and what the cost model says of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+
+from trimaran.cost.setups import missing
+from trimaran.lab.choose import predicted
+from trimaran.learn.clusters import cluster_of
+from trimaran.learn.rows import trainer_name
+from trimaran.learn.score import predict_trials
+from trimaran.report.campaign import Expected, Row
+from trimaran.spec import Mistake, Trial, presets
+
+
+def rows_of(trials: Sequence[Trial]) -> tuple[Row, ...]:
+    """The fastest per sample first; those without a time last."""
+    expected = _of_jobs(trials) | _of_setups([trial for trial in trials if trial.job is None])
+    ordered = sorted(trials, key=_seconds_per_sample)
+    return tuple(
+        Row(trial, label, expected.get(trial.id)) for trial, label in zip(ordered, _labels(ordered), strict=True)
+    )
+
+
+def _seconds_per_sample(trial: Trial) -> float:
+    seconds, gbs = trial.outcome.seconds, trial.setup.gbs
+    return seconds / gbs if seconds and gbs and trial.outcome.status == "ok" else inf
+
+
+def _of_jobs(trials: Sequence[Trial]) -> dict[str, Expected]:
+    """Of whole Jobs, by the cluster as each knew it when it ran."""
+    jobs = [(trial.id, trial.job) for trial in trials if trial.job is not None]
+    return {
+        candidate.label: Expected(
+            candidate.seconds, candidate.low, candidate.high, candidate.memory_gib, candidate.fits
+        )
+        for candidate in (predicted(jobs) if jobs else ())
+    }
+
+
+def _of_setups(trials: Sequence[Trial]) -> dict[str, Expected]:
+    """Of rows of tables and logs, which people measured on the first node."""
+    known = []
+    for trial in trials:
+        try:
+            if missing(trial.setup) or not (trial.setup.tp and trial.setup.pp and trial.setup.mbs):
+                continue
+            if trial.setup.pp > (trial.setup.layers or 0):  # more stages than layers are no layout
+                continue
+            cluster_of(trial), presets.trainer(trainer_name(trial))
+        except Mistake:
+            continue
+        known.append(trial)
+    return {
+        row.trial.id: Expected(row.seconds, row.low, row.high, row.memory_gib, row.fits)
+        for row in predict_trials(known, cluster_of, lambda trial: presets.trainer(trainer_name(trial)))
+    }
+
+
+def _labels(trials: Sequence[Trial]) -> list[str]:
+    """The sweep's own words of its trials; else the layout, with the row's name where several have the same."""
+    labels = [
+        trial.source.label if trial.source.kind == "run" and trial.source.label else layout_of(trial)
+        for trial in trials
+    ]
+    often = Counter(labels)
+    return [
+        label if often[label] == 1 else f"{label} ({trial.source.label or trial.id})"
+        for label, trial in zip(labels, trials, strict=True)
+    ]
+
+
+def layout_of(trial: Trial) -> str:
+    setup = trial.setup
+    sizes = {"dp": setup.dp, "tp": setup.tp, "pp": setup.pp, "mbs": setup.mbs}
+    return " ".join(f"{name} {size}" for name, size in sizes.items() if size is not None) or trial.id
