@@ -55,7 +55,7 @@ def _norm(model: Model) -> nn.Module:
     return nn.LayerNorm(model.hidden) if model.norm == "layernorm" else nn.RMSNorm(model.hidden)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(models())
 def test_any_model_counts_as_its_pytorch_modules(model: Model) -> None:
     with torch.device("meta"):

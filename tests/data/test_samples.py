@@ -41,7 +41,7 @@ def job(source: Any, seq_len: int = 8, vocab: int = 60_000, validation: float = 
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths, st.integers(1, 12), st.integers(0, 2**32), st.integers(0, 5))
 def test_an_epoch_has_every_token_once_but_for_the_tail(sizes: list[int], seq_len: int, seed: int, epoch: int) -> None:
     with TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def test_an_epoch_has_every_token_once_but_for_the_tail(sizes: list[int], seq_le
             assert right == left + 1 or (left in ends and right in starts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(lengths, st.integers(0, 2**32))
 def test_documents_are_numbered_within_the_sample(sizes: list[int], seed: int) -> None:
     with TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def test_synthetic_validation_is_another_stream() -> None:
     assert not np.array_equal(source_of(of).sample(0)[0], source_of(of, "validation").sample(0)[0])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6), st.sampled_from([1, 7, 64, 1000]))
 def test_every_prefix_of_a_blend_keeps_to_the_weights(weights: list[float], block: int) -> None:
     order, shares = Order(weights, block), np.array(weights) / sum(weights)

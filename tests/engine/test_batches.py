@@ -106,7 +106,7 @@ def test_a_prefix_is_the_beginning_of_its_row_or_document_and_never_all_of_it(na
     assert max(shares) > 0.9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(list(DATA)), st.sampled_from([2, 3, 4, 6, 12]), st.integers(0, 10**9), st.integers(0, 2**32))
 def test_a_step_has_the_same_rows_for_any_number_of_replicas(name: str, dp: int, consumed: int, seed: int) -> None:
     one = whole_batch(job(seed=seed, **DATA[name]), consumed)
@@ -116,7 +116,7 @@ def test_a_step_has_the_same_rows_for_any_number_of_replicas(name: str, dp: int,
         assert torch.equal(value, many[part]), part
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(list(DATA)), st.integers(0, 50), st.integers(1, 11))
 def test_a_step_goes_on_where_the_last_one_ended(name: str, consumed: int, step: int) -> None:
     """Two steps of any size see the same samples as one, so a batch-size ramp-up skips and repeats nothing."""
@@ -128,7 +128,7 @@ def test_a_step_goes_on_where_the_last_one_ended(name: str, consumed: int, step:
         assert torch.equal(value, torch.cat([first[part], second[part]])), part
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 300_000), st.integers(1, 300), st.integers(0, 2**32), st.integers(0, 10**9))
 def test_synthetic_samples_depend_on_seed_and_number_only(vocab: int, seq_len: int, seed: int, number: int) -> None:
     used = Synthetic(vocab, seq_len, seed)

@@ -53,7 +53,7 @@ shapes = st.builds(
 
 
 @pytest.mark.usefixtures("short_streams")
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes, st.sampled_from([2, 4]))
 def test_the_parts_of_tensor_ranks_join_to_the_same_whole(case: tuple[Model, int], tp: int) -> None:
     """More ranks pad the vocabulary more, but the words' own rows stay."""
@@ -66,7 +66,7 @@ def test_the_parts_of_tensor_ranks_join_to_the_same_whole(case: tuple[Model, int
 
 
 @pytest.mark.usefixtures("short_streams")
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes, st.sampled_from([1, 2]), st.integers(2, 5))
 def test_the_row_shards_of_replicas_join_to_the_same_part(case: tuple[Model, int], tp: int, dp: int) -> None:
     """Cut as PyTorch's chunk does: equal shards rounded up, the last ones shorter or empty."""

@@ -115,7 +115,7 @@ def assert_equal(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Non
         torch.testing.assert_close(value.double(), right.double(), rtol=1e-5, atol=atol)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     tokens=st.integers(1, 400),
     hidden=st.integers(1, 24),

@@ -76,7 +76,7 @@ def lengths(total: int) -> st.SearchStrategy[list[int]]:
     return cuts.map(lambda at: [end - begin for begin, end in zip([0, *at], [*at, total], strict=True)])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(POSITIONS), lengths(12), st.data())
 def test_a_token_sees_what_is_before_it_in_its_document_and_the_prefix(
     position: str, sizes: list[int], data: st.DataObject
@@ -94,7 +94,7 @@ def test_a_token_sees_what_is_before_it_in_its_document_and_the_prefix(
     assert influence(tiny(position, seq_len=12), documents, prefix) == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(POSITIONS), st.integers(2, 24), st.data())
 def test_no_output_depends_on_a_later_token(position: str, seq_len: int, data: st.DataObject) -> None:
     stage, place = tiny(position, seq_len), data.draw(st.integers(0, seq_len - 1), label="changed from here on")
@@ -104,7 +104,7 @@ def test_no_output_depends_on_a_later_token(position: str, seq_len: int, data: s
     torch.testing.assert_close(after[:, :place], before[:, :place], rtol=0, atol=NOTHING)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(POSITIONS), lengths(12), st.booleans())
 def test_a_document_in_a_packed_row_is_as_if_alone(position: str, sizes: list[int], with_prefix: bool) -> None:
     """`Alone` is a model whose rows are just as long as the document, with the same weights."""

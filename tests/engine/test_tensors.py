@@ -25,7 +25,7 @@ def cut_models(draw: st.DrawFn) -> tuple[Model, Layout]:
     return model, Layout(tp=tp, pp=pp, virtual_stages=virtual, split=tuple(sizes))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cut_models(), st.integers(0, 3))
 def test_names_and_shapes_are_those_of_the_engines_modules(case: tuple[Model, Layout], some_rank: int) -> None:
     model, layout = case
@@ -39,7 +39,7 @@ def test_names_and_shapes_are_those_of_the_engines_modules(case: tuple[Model, La
         assert [(tensor.name, tensor.local_shape(layout.tp)) for tensor in listed] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cut_models())
 def test_they_are_as_many_as_the_formulas_say(case: tuple[Model, Layout]) -> None:
     model, layout = case

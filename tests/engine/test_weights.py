@@ -204,7 +204,7 @@ def models(draw: Any) -> Model:
     return Model(**common, **families[family], **bias)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(models())
 def test_every_model_of_a_family_goes_there_and_back(model: Model) -> None:
     """Weights and config; the names and shapes are those of the library's own model."""

@@ -28,7 +28,7 @@ def possible(settings: dict[str, Any]) -> bool:
     return True
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tp=sizes, pp=sizes, mbs=sizes)
 def test_trials_are_the_possible_combinations_by_predicted_seconds(
     tp: list[int], pp: list[int], mbs: list[int]

@@ -296,7 +296,7 @@ def logs(draw: st.DrawFn) -> tuple[list[str], list[float]]:
 
 
 @given(logs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_the_ranks_and_fields_the_median_is_that_of_the_printed_times(
     log: tuple[list[str], list[float]],
 ) -> None:
@@ -328,7 +328,7 @@ def test_a_log_cut_at_any_byte_gives_its_whole_lines_and_no_other() -> None:
 
 
 @given(logs(), st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cutting_a_log_anywhere_never_raises_nor_invents_an_iteration(
     log: tuple[list[str], list[float]], place: int
 ) -> None:
@@ -371,7 +371,7 @@ FRAGMENTS = [
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=30))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_no_text_makes_a_reader_raise(pieces: list[str]) -> None:
     lines = "".join(pieces).splitlines(keepends=True)
     assert all(trial.source.line for trial in read_megatron(lines, "noise.log").trials)

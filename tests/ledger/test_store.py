@@ -107,7 +107,7 @@ trial_strategy = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(trial_strategy, max_size=4, unique_by=lambda each: each.id))
 def test_a_trial_comes_back_exactly(trials: list[Trial]) -> None:
     with tempfile.TemporaryDirectory() as folder:

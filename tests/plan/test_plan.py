@@ -67,14 +67,14 @@ def small(nodes: int, *fix: str, gbs: int = 64) -> Question:
     return Question(SMALL, cluster, presets.trainer("trimaran"), batch_of(gbs), "bf16", fixed=fixed_of(fix))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(few=st.integers(1, 5), more=st.integers(0, 4), gbs=st.sampled_from([16, 48, 64, 100]))
 def test_more_nodes_never_make_the_best_worse(few: int, more: int, gbs: int) -> None:
     best = search(small(few, gbs=gbs)).seconds[0]
     assert search(small(few + more, gbs=gbs)).seconds[0] <= best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(fix=st.sampled_from(["tp=4", "pp=2", "mbs=2", "zero=2", "schedule=gpipe", "recompute=selective"]))
 def test_fixing_a_field_never_makes_the_best_better(fix: str) -> None:
     assert search(small(2, fix)).seconds[0] >= search(small(2)).seconds[0]

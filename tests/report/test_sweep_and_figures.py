@@ -92,8 +92,9 @@ def table(path: Path) -> list[dict[str, str]]:
     ("arguments", "said"),
     [
         (("--sweep", "nothing"), "No sweep was begun in nothing"),
-        (("--published", "tp=4"), "--published is about all campaigns"),
-        (("--published", "--sweep", "x"), "--sweep is about the trials of one sweep"),
+        (("--published", "tp=4"), "conditions and --published were given"),
+        (("--published", "--sweep", "x"), "--sweep and --published were given"),
+        (("--job", "nothing"), "There is no file nothing"),
         (("tp=999",), "no trial that these conditions leave"),
         (("tp",), "'tp' is no condition"),
         (("--published", "-o", "no/such/folder/r.html"), "no/such/folder/r.html cannot be written"),
@@ -108,6 +109,17 @@ def test_what_cannot_be_reported_gets_a_sentence_and_no_file(
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_job_that_nobody_ran_gets_the_planners_answer(ledger: Path, tmp_path: Path) -> None:
+    job = str(Path(__file__).parents[2] / "examples/jobs/bloom-176b.yaml")
+    told = json.loads(trimaran("report", "--job", job, "-o", str(tmp_path / "p.html"), "--json", ledger=ledger).stdout)
+    (answer,) = told["campaigns"]
+    best = json.loads(trimaran("plan", "--compare", job, "--json", ledger=ledger).stdout)["layouts"][0]
+    assert answer["seconds"] is None
+    assert answer["predicted"] == pytest.approx(best["seconds"])
+    assert answer["layout"] == f"DP {best['dp']} × TP {best['tp']} × PP {best['pp']}, micro batch {best['micro_batch']}"
+    assert "bloom-176b, as it is" in (tmp_path / "p.html").read_text()
 
 
 def test_pictures_need_a_browser_and_without_one_a_sentence_says_which(ledger: Path, tmp_path: Path) -> None:

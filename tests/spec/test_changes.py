@@ -174,7 +174,7 @@ def test_every_field_of_a_preset_can_be_set_to_what_it_is(tiny: Job) -> None:
             assert changed(tiny, [f"{noun}.{field}={text}"]) == tiny
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(jobs(), jobs())
 def test_settings_can_turn_any_job_into_any_other(one: Job, other: Job) -> None:
     every = [f"{field}={yaml.safe_dump(value, default_flow_style=True)}" for field, value in other.plain().items()]

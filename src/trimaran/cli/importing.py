@@ -1,4 +1,4 @@
-"""trimaran import: measurements from files into the ledger."""
+"""trimaran import: measurements from files into the ledger; a launch file as a Job."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from trimaran.export.found import Found
     from trimaran.ledger.reading import Reading
+    from trimaran.spec import Job
 
 LedgerOption = Annotated[
     str,
@@ -15,16 +17,34 @@ LedgerOption = Annotated[
 
 
 def import_(
-    files: Annotated[list[Path] | None, typer.Argument(help="Logs, Markdown notes, CSV files, also gzipped.")] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Logs, Markdown notes, CSV files, also gzipped; or one launch file of a trainer."),
+    ] = None,
     published: Annotated[bool, typer.Option("--published", help="The published figures that ship along.")] = False,
     ledger: LedgerOption = "",
+    on: Annotated[str, typer.Option("--on", help="For a launch file: the cluster it is for.")] = "",
+    model: Annotated[
+        str, typer.Option("--model", help="For a launch file that states no model, or not all of it.")
+    ] = "",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="For a launch file: change a field of the job, as in cluster.nodes=48."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="For a launch file: write the job here instead of printing it."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Read measurements into the ledger: trainers' logs, notes with tables, CSV files. Recognised by content.
 
     What cannot be understood is listed with its line. Importing twice adds nothing.
 
-    Example: `trimaran import run.log notes.md --ledger lab.sqlite`
+    A launch file (a script of Megatron-DeepSpeed or Megatron-LM, its argument dump, a torchtitan TOML, a DeepSpeed
+    JSON) becomes a job instead, on the cluster that --on names: to be planned, explained or compared.
+
+    Example: `trimaran import run.log notes.md --ledger lab.sqlite`, `trimaran import train.sh --on selene -o mine.yaml`
     """
     from trimaran.ledger.published import published as shipped
     from trimaran.ledger.store import Ledger, ledger_path
@@ -32,6 +52,13 @@ def import_(
 
     if not files and not published:
         raise Mistake("Name at least one file to import, or --published for the figures that ship with Trimaran.")
+    launch = launch_file(files or [], alone=not published)
+    if launch is not None:
+        _job(*launch, on, model, settings or [], output, json)
+        return
+    for option, value in (("--on", on), ("--model", model), ("--set", settings), ("--output", output)):
+        if value:
+            raise Mistake(f"{option} is for a launch file, but {files[0] if files else '--published'} is none.")
     readings = read_all(files or [])
     if published:
         readings["published figures"] = shipped()
@@ -55,6 +82,70 @@ def import_(
         for line in reading.unread:
             print(f"  not understood, line {line.line}: {line.why}: {line.text.strip()[:100]!r}")
     print(f"{added.added} new, {added.updated} grown, {added.known} known already; {path} holds {total} trials.")
+
+
+def launch_file(files: list[Path], alone: bool = True) -> "tuple[Path, Found] | None":
+    """The launch file among these, which must then be the only one; None where all are measurements."""
+    from trimaran.export.recognise import read
+    from trimaran.spec import Mistake
+
+    for path in files:
+        found = read(_text_of(path), path.name)
+        if found is not None and (len(files) > 1 or not alone):
+            raise Mistake(
+                f"{path} is a launch file and becomes a job, while measurements go into the ledger;"
+                " import it by itself."
+            )
+        if found is not None:
+            return path, found
+    return None
+
+
+LARGEST_LAUNCH_FILE = 2_000_000  # bytes; what is larger is a log
+
+
+def _text_of(path: Path) -> str:
+    """Its text, or nothing where it cannot be a launch file; whether it can be read at all, the readers say."""
+    try:
+        return path.read_text("utf-8-sig") if path.stat().st_size < LARGEST_LAUNCH_FILE else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _job(path: Path, found: "Found", on: str, model: str, settings: list[str], output: Path | None, json: bool) -> None:
+    import sys
+
+    from trimaran.cli.show import print_json
+    from trimaran.spec.files import save
+
+    job = job_of_launch_file(path, found, on, model, settings)
+    for flag in found.unread:
+        print(f"not understood: {flag}", file=sys.stderr)
+    if output is not None:
+        save(job, output)
+    if json:
+        print_json({"job": job.plain(), "unread": list(found.unread)})
+    elif output is None:
+        print(job.to_yaml(), end="")
+    else:
+        layout = job.layout
+        print(
+            f"{output}: {job.name}, dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch},"
+            f" on {job.cluster.devices} devices of {job.cluster.name}, {job.trainer.name}"
+        )
+
+
+def job_of_launch_file(path: Path, found: "Found", on: str, model: str, settings: list[str]) -> "Job":
+    from trimaran.export.found import job_of
+    from trimaran.spec import Mistake
+    from trimaran.spec.files import load_cluster, load_model
+
+    if not on:
+        raise Mistake(
+            f"{path} is a launch file for {found.trainer}, but does not say for which machines; name the cluster with"
+            " --on, a preset's name or a file."
+        )
+    return job_of(found, load_cluster(on), load_model(model) if model else None, path.name, settings)
 
 
 def read_all(files: list[Path]) -> "dict[str, Reading]":

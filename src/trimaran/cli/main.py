@@ -11,6 +11,7 @@ from trimaran.cli.audit import audit
 from trimaran.cli.data import data
 from trimaran.cli.estimate import estimate
 from trimaran.cli.explain import explain
+from trimaran.cli.export import export
 from trimaran.cli.fit import fit
 from trimaran.cli.flops import flops
 from trimaran.cli.importing import import_
@@ -52,6 +53,7 @@ app.add_typer(data, name="data")
 app.add_typer(weights, name="weights")
 app.command("sample")(sample)
 app.command("fit")(fit)
+app.command("export")(export)
 app.command("flops")(flops)
 app.command("import")(import_)
 app.command("audit")(audit)

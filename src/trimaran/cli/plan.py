@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from trimaran.plan.compare import Compared
     from trimaran.plan.question import Question
     from trimaran.plan.ranking import Choices
 
@@ -22,20 +23,24 @@ JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 HEADER = ("Nodes", "Size", "DP", "TP", "PP", "MBS", "GBS", "Mem", "Sec/it", "TFLOPs")
 MORE = ("80 % interval", "ZeRO", "recompute", "SP", "schedule", "bubble", "limited by", "")
-BEST, TIE = "★", "≈"
+BEST, TIE, YOURS = "★", "≈", "◀ yours"
 WIDE = 168  # columns of a terminal that hold the whole table
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="A preset's name or a file.")],
-    on: OnOption,
-    gbs: Annotated[int, typer.Option("--gbs", help="Global batch, in samples.")],
+    model: Annotated[str, typer.Argument(help="A preset's name or a file; with --compare the job has it.")] = "",
+    on: OnOption = "",
+    gbs: Annotated[int | None, typer.Option("--gbs", help="Global batch, in samples.")] = None,
     nodes: NodesOption = None,
     ramp: Annotated[str, typer.Option(help="Batch ramp-up: START,INCREMENT,SAMPLES.")] = "",
     fix: FixOption = None,
-    trainer: TrainerOption = "trimaran",
+    trainer: Annotated[str, typer.Option("--trainer", help="The software that runs it; else our own.")] = "",
     precision: PrecisionOption = "",
-    optimizer: OptimizerOption = "adam",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adam (the default), fused-adam or adam-8bit.")] = "",
+    compare: Annotated[
+        Path | None,
+        typer.Option("--compare", help="Your own job, or a launch file with --on: planned anew, its layout marked."),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
     objective: Annotated[
         Literal["time", "tokens-per-device-hour", "memory"], typer.Option(help="What to be best in.")
@@ -54,14 +59,23 @@ def plan(
     """Find the fastest layout: every one that fits, predicted and ranked by seconds per iteration.
 
     ≈ marks ties: layouts that the cost model cannot tell from the best with what is known of this cluster.
+    With --compare the question is that job's, and the table says where its own layout stands.
 
     Example: `trimaran plan bloom-176b --on jean-zay-a100-80gb --nodes 48 --gbs 2048 --fix recompute=full`
     """
+    from trimaran.cli.comparing import asked_by, asked_for, tell, with_yours
+    from trimaran.plan.compare import compared
     from trimaran.plan.ranking import choices, distinct, search
     from trimaran.plan.relax import impossible
     from trimaran.plan.why import why
 
-    asked = question(model, on, nodes, gbs, trainer, precision, optimizer, fix, ramp)
+    given = {"MODEL": model, "--gbs": gbs, "--ramp": ramp, "--trainer": trainer, "--precision": precision}
+    given["--optimizer"] = optimizer
+    if compare is not None:
+        own = asked_for(compare, on, given)
+        asked = asked_by(own, nodes, fix)
+    else:
+        own, asked = None, question(model, on, nodes, gbs, trainer, precision, optimizer, fix, ramp)
     found = search(asked, objective, keep=max(top, 256))
     if not len(found):
         raise impossible(asked)
@@ -71,22 +85,27 @@ def plan(
     if save is not None:
         _save(asked, chosen, save)
     rows = [cells(asked, chosen, i) for i in range(len(chosen.found))]
+    yours = None if own is None else compared(asked, found, own, objective)
+    if yours is not None:
+        rows = with_yours(asked, chosen, rows, yours)
     if json:
-        _print_json(asked, chosen, found.counts, reasons, objective)
+        _print_json(asked, chosen, found.counts, reasons, objective, yours)
     elif markdown:
         print(_markdown(rows), end="")
     else:
         _print(asked, chosen, rows, found.counts, reasons, objective)
+        if yours is not None:
+            tell(yours)
 
 
 def question(
     model: str,
     on: str,
     nodes: int | None,
-    gbs: int,
-    trainer: str = "trimaran",
+    gbs: int | None,
+    trainer: str = "",
     precision: str = "",
-    optimizer: str = "adam",
+    optimizer: str = "",
     fix: list[str] | None = None,
     ramp: str = "",
 ) -> "Question":
@@ -99,6 +118,10 @@ def question(
     from trimaran.spec.files import load_cluster, load_model
     from trimaran.spec.trainer import Optimizer
 
+    for value, name, what in ((model, "MODEL", "the model"), (on, "--on", "the cluster"), (gbs, "--gbs", "the batch")):
+        if not value and value != 0:
+            raise Mistake(f"{name} is missing: {what} to plan for. Or name a job of yours with --compare.")
+    optimizer = optimizer or "adam"
     for given, name, known in ((precision or "bf16", "--precision", Precision), (optimizer, "--optimizer", Optimizer)):
         if given not in get_args(known):
             raise Mistake(f"{name} is {given!r}, but it is one of {', '.join(get_args(known))}.")
@@ -106,8 +129,8 @@ def question(
     return Question(
         model=load_model(model),
         cluster=cluster,
-        trainer=presets.trainer(trainer),
-        batch=batch_of(gbs, ramp),
+        trainer=presets.trainer(trainer or "trimaran"),
+        batch=batch_of(gbs or 0, ramp),
         precision=cast(Precision, precision) if precision else usual_precision(cluster),
         optimizer=cast(Optimizer, optimizer),
         fixed=fixed_of(fix or []),
@@ -146,12 +169,16 @@ def record(asked: "Question", chosen: "Choices", i: int) -> dict[str, Any]:
 
 
 def cells(asked: "Question", chosen: "Choices", i: int) -> list[str]:
+    return as_row(asked, record(asked, chosen, i), best=i == 0)
+
+
+def as_row(asked: "Question", row: dict[str, Any], best: bool) -> list[str]:
+    """A record as the table shows it."""
     from trimaran.cost.parameters import total_parameters
 
-    row = record(asked, chosen, i)
     schedule = row["schedule"] if row["pp"] > 1 else "-"
     schedule += f" x{row['virtual_stages']}" if row["virtual_stages"] > 1 else ""
-    mark = BEST if i == 0 else TIE if row["tie"] else ""
+    mark = BEST if best else TIE if row["tie"] else ""
     return [
         str(row["nodes"]),
         f"{total_parameters(asked.model) / 1e9:.4g}B",
@@ -214,9 +241,12 @@ def _left_out(asked: "Question", counts: Any) -> str:
     return said + (f" Ways to cut the devices left out before: {cuts}." if cuts else "")
 
 
-def _print_json(asked: "Question", chosen: "Choices", counts: Any, reasons: list[str], objective: str) -> None:
+def _print_json(
+    asked: "Question", chosen: "Choices", counts: Any, reasons: list[str], objective: str, yours: "Compared | None"
+) -> None:
     from dataclasses import asdict
 
+    from trimaran.cli.comparing import record_of
     from trimaran.cli.show import print_json
     from trimaran.cost.parameters import total_parameters
     from trimaran.plan.candidates import cuts_excluded
@@ -233,6 +263,7 @@ def _print_json(asked: "Question", chosen: "Choices", counts: Any, reasons: list
             "counts": asdict(counts) | {"cuts": cuts_excluded(asked)},
             "why": reasons,
             "layouts": [record(asked, chosen, i) for i in range(len(chosen.found))],
+            **({} if yours is None else {"yours": record_of(asked, yours)}),
         }
     )
 
@@ -244,6 +275,7 @@ def _markdown(rows: list[list[str]]) -> str:
         values = dict(zip(MORE, row[len(HEADER) :], strict=True))
         notes = f"predicted {values['80 % interval']} s, ZeRO {values['ZeRO']}, recompute {values['recompute']}"
         notes += f", {values['schedule']}" + (", sequence parallel" if values["SP"] == "yes" else "")
+        notes += ", yours" if YOURS in values[""] else ""
         lines.append("| " + " | ".join((*row[: len(HEADER)], notes)) + " |")
     return "\n".join(lines) + "\n"
 

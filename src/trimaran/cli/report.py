@@ -20,6 +20,9 @@ def report(
     published: Annotated[
         bool, typer.Option("--published", help="The BigScience, Fugaku and Megatron-LM campaigns that ship along.")
     ] = False,
+    job: Annotated[
+        str, typer.Option("--job", help="A job file or preset of which nothing was run: its plan alone.")
+    ] = "",
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     figures: Annotated[
         Path | None,
@@ -39,18 +42,16 @@ def report(
     from trimaran.spec import Mistake
     from trimaran.spec.files import write_text
 
-    if sweep is not None and (published or where):
-        raise Mistake("--sweep is about the trials of one sweep; leave out --published and conditions.")
-    if published and where:
-        raise Mistake(
-            "--published is about all campaigns; `trimaran import --published` puts them where conditions work."
-        )
+    asked = {"conditions": where, "--sweep": sweep, "--published": published, "--job": job}
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        raise Mistake(f"A report is about one of them, but {' and '.join(given)} were given; leave out all but one.")
     need_report()
     from trimaran.report.figures import figures as draw
     from trimaran.report.page import page
 
     with Console(stderr=True).status("reading") as status:
-        campaigns, title, made = _asked(where or [], sweep, published, ledger, status.update)
+        campaigns, title, made = _asked(where or [], sweep, published, job, ledger, status.update)
         drawn = []
         for campaign in campaigns:
             status.update(f"drawing {campaign.name}")
@@ -79,7 +80,7 @@ def need_report() -> None:
 
 
 def _asked(
-    where: list[str], sweep: Path | None, published: bool, ledger: str, tell: "Tell"
+    where: list[str], sweep: Path | None, published: bool, job: str, ledger: str, tell: "Tell"
 ) -> "tuple[list[Campaign], str, str]":
     """The campaigns, the page's title, and where all comes from."""
     from datetime import UTC, datetime
@@ -92,6 +93,11 @@ def _asked(
     if published:
         title, source = "Published tuning campaigns, with Trimaran's predictions", "the figures that ship with Trimaran"
         return of_published(tell), title, f"{at}, from {source}"
+    if job:
+        from trimaran.report.gather import of_job
+        from trimaran.spec.files import load_job
+
+        return of_job(load_job(job), tell), f"The plan for {job}", f"{at}, by the planner"
     path = ledger_path(ledger)
     with Ledger.read(path) as store:
         if sweep is not None:
@@ -139,9 +145,11 @@ def _print_answer(campaign: "Campaign") -> None:
     """The three lines that matter."""
     from trimaran.report import words
 
-    print(f"Of {len(campaign.rows)} trials {_fastest(campaign)}.")
+    measured = campaign.winner is not None and campaign.winner.seconds is not None
+    nothing = "nothing that was not tried is predicted to be faster." if measured else "measure the first few of them."
+    print(f"Of {len(campaign.rows)} {'trials' if measured else 'layouts'} {_fastest(campaign)}.")
     print(f"How sure: {' '.join(words.sure(campaign))}")
-    print(f"Next: {words.next_step(campaign) or 'nothing that was not tried is predicted to be faster.'}")
+    print(f"Next: {words.next_step(campaign) or nothing}")
 
 
 def _fastest(campaign: "Campaign") -> str:
@@ -150,5 +158,6 @@ def _fastest(campaign: "Campaign") -> str:
     winner = campaign.winner
     if winner is None:
         return "none ended with a time"
-    said = f"the fastest is {words.headline(winner)}: {winner.seconds:.4g} s"
-    return said + (f", predicted {winner.expected.seconds:.4g}" if winner.expected else "")
+    said = f"the fastest is {words.headline(winner)}:"
+    said += f" {winner.seconds:.4g} s" if winner.seconds else ""
+    return said + (f" predicted {winner.expected.seconds:.4g} s" if winner.expected else "")

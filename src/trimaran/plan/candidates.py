@@ -126,6 +126,11 @@ def _cut_count(question: Question, tps: list[int], pps: list[int], dps: list[int
     return total
 
 
+def weighted_as_costed(layers: int, stages: int) -> int:
+    """Layers of an even split that is as slow as this weighted one: its fullest stage times the stages."""
+    return -(-(layers + 2) // stages) * stages - 2
+
+
 def layout_of(rows: Columns, i: int) -> Layout:
     return Layout(
         dp=int(rows.dp[i]),
@@ -166,7 +171,7 @@ def _pipelines(question: Question) -> Iterator[Pipeline]:
             if not fixed("virtual_stages", virtual):
                 continue
             stages = pp * virtual
-            ceiling = -(-(model.layers + 2) // stages) * stages - 2
+            ceiling = weighted_as_costed(model.layers, stages)
             splits = [(False, model.layers)] if model.layers % stages == 0 else []
             splits += [(True, ceiling)]
             for schedule in trainer.schedules:

@@ -96,6 +96,17 @@ def search(question: Question, objective: str = "time", keep: int = KEPT) -> Fou
     return replace(_joined(kept), counts=counts, least_memory_gib=least)
 
 
+def rank_of(question: Question, score: float, objective: str = "time") -> int:
+    """The place of such a score among all layouts that fit, whether they were kept or not."""
+    better = 0
+    for block in blocks(question):
+        feasible, _ = _fitting(block, question)
+        if feasible.any():
+            every = _best_of(block, np.nonzero(feasible), question, OBJECTIVES[objective], keep=int(feasible.sum()))
+            better += int((every.score < score * (1 - 1e-9)).sum())
+    return better + 1
+
+
 def distinct(found: Found) -> Found:
     """One row for each (dp, tp, pp, mbs), the best of its ZeRO, recompute, schedule and split."""
     keys = np.stack([found.rows.dp, found.rows.tp, found.rows.pp, found.rows.mbs])

@@ -29,10 +29,10 @@ def _sentence(question: Question, found: Found, field: str, objective: str) -> s
         return f"{mine}: the best with another ({named}) needs {found.memory_gib[other]:.1f} GiB, {more:.1%} more."
     what = f"takes {found.seconds[other]:.2f} s" + (", " if objective == "time" else " and ")
     what += f"{more:.1%} more" + ("" if objective == "time" else " device time")
-    return f"{mine}: the best with another ({named}) {what}; {_difference(question, found, other)}."
+    return f"{mine}: the best with another ({named}) {what}; {difference(question, found, other)}."
 
 
-def _difference(question: Question, found: Found, other: int) -> str:
+def difference(question: Question, found: Found, other: int) -> str:
     """The part of the step that grew most, and what was won in exchange."""
     pair = found.take(np.array([0, other]))
     parts = parts_of(pair.rows, question.cluster, question.trainer)

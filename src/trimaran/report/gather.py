@@ -17,7 +17,8 @@ from trimaran.plan.why import why
 from trimaran.report.campaign import Campaign, Expected, Planned, Row
 from trimaran.report.jobs import job_of
 from trimaran.report.rows import rows_of
-from trimaran.spec import Job, Mistake, Trial
+from trimaran.report.words import layout_words
+from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Trial
 
 TOP = 10  # layouts of the plan
 TABLES = ("published.csv",)  # BigScience, Fugaku and Megatron-LM; vTrain's rows are of one kind and too many to read
@@ -57,6 +58,37 @@ def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
     }
     commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
     return _campaigns(trials, commands, tell, before)
+
+
+def of_job(job: Job, tell: Tell) -> list[Campaign]:
+    """Before anything was run: the planner's best layouts, and the job's own among them, as trials to come."""
+    tell(f"planning {job.name}")
+    planned = _planned(job)
+    if planned is None:
+        raise Mistake(f"No layout of {job.name} fits {job.cluster.name}; `trimaran fit` says what would.")
+    jobs = [planned.asked.job(planned.chosen.found.layout(i)) for i in range(len(planned.chosen.found))]
+    jobs += [job] if job.layout not in [each.layout for each in jobs] else []
+    own = f"{job.name}, as it is"
+    trials = [_to_come(each, own if each.layout == job.layout else layout_words(each.layout)) for each in jobs]
+    rows = sorted(rows_of(trials), key=lambda row: row.expected.seconds if row.expected else 0.0)
+    return [
+        Campaign(
+            name=job.name,
+            about=f"The plan for {job.cluster.devices} devices of {job.cluster.name}, {job.trainer.name}; not run yet",
+            rows=tuple(rows),
+            best=frozenset((rows[0].trial.id,)),
+            comparable=tuple(rows),
+            job=rows[0].trial.job,
+            planned=planned,
+            findings=(),
+            commands=(),
+        )
+    ]
+
+
+def _to_come(job: Job, label: str) -> Trial:
+    source = Source(kind="run", table="the plan", label=label)
+    return Trial(id=label, setup=Setup.of_job(job), job=job, outcome=Outcome(status="pending"), source=source)
 
 
 def _campaigns(

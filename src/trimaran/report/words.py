@@ -39,10 +39,10 @@ def facts(row: Row) -> list[str]:
 def why(campaign: Campaign) -> list[str]:
     """Against the others that were measured, then against what the planner knows."""
     winner, said = campaign.winner, []
-    if winner is None or winner.seconds is None:
+    if winner is None:
         return []
     others = campaign.comparable[1:]
-    if others:
+    if others and winner.seconds is not None:
         second = others[0].seconds or 0.0
         said.append(
             f"The fastest of {len(campaign.comparable)} measured that do the same work; the next, {others[0].label},"
@@ -52,14 +52,16 @@ def why(campaign: Campaign) -> list[str]:
         made = explained(campaign.job)
         said.append(f"By the cost model it is limited by {made.parts.limiting(0)}; its bubble is {made.bubble:.1%}.")
     if campaign.planned is not None and _is_pick(campaign):
-        said.append("It is also what the planner picks. " + " ".join(campaign.planned.why))
+        said.append("It is what the planner picks. " + " ".join(campaign.planned.why))
     return said
 
 
 def sure(campaign: Campaign) -> list[str]:
     """How far the measurement and the model can be trusted."""
     winner, said = campaign.winner, []
-    if winner is not None:
+    if winner is not None and winner.seconds is None:
+        said.append("None of this was measured yet; the interval is what the cost model knows of this cluster.")
+    elif winner is not None:
         outcome = winner.trial.outcome
         if outcome.iterations and outcome.seconds_low and outcome.seconds_high:
             said.append(

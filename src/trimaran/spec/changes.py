@@ -24,7 +24,12 @@ def changed(job: Job, settings: Sequence[str]) -> Job:
     A setting is `field=value`, the value in YAML. What follows from a changed field follows here too: ffn_hidden from
     hidden, kv_heads from heads, and on a CPU machine detected as `here` the devices from the layout.
     """
-    values = job.model_dump()
+    what = " with ".join([f"The job {job.name}", *([", ".join(settings)] if settings else [])])
+    return job_with(job.model_dump(), settings, what)
+
+
+def job_with(values: dict[str, Any], settings: Sequence[str], what: str) -> Job:
+    """A Job of plain values and settings; values that the settings bring may be missing before."""
     stated: dict[str, set[str]] = {}  # which fields of each noun the settings name
     for setting in settings:
         (first, *inner), value = _read(setting)
@@ -38,7 +43,7 @@ def changed(job: Job, settings: Sequence[str]) -> Job:
         values["model"] = without_followers(values["model"], stated.get("model", ()))
     if "devices_per_node" not in stated.get("cluster", ()):
         values["cluster"] = _following(values["cluster"], values["layout"])
-    return Job.of(values, " with ".join([f"The job {job.name}", *([", ".join(settings)] if settings else [])]))
+    return Job.of(values, what)
 
 
 def _read(setting: str) -> tuple[list[str], Any]:

@@ -49,10 +49,12 @@ def seconds(campaign: Campaign) -> Figure | None:
             marker={"size": 9, "color": MEASURED},
         ),
     ]
+    if not any(measured):
+        traces.pop()
     return Figure(
         name="seconds",
         title="Seconds per iteration",
-        caption="Layouts that do the same work, the fastest measured at the top."
+        caption="Layouts that do the same work, the fastest at the top."
         + (f" The first {SHOWN} of {len(campaign.comparable)}." if len(campaign.comparable) > SHOWN else ""),
         plot=plot(
             traces,

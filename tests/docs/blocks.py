@@ -1,0 +1,173 @@
+"""What a document shows, line by line: commands with their output, and files that the reader writes or has.
+
+Commands are those in fenced blocks of sh, bash or console, and table cells that are nothing but `trimaran …`. Marks are
+HTML comments, which no reader sees, directly before a block or table; CONTRIBUTING.md lists them.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SHELLS = ("sh", "bash", "console")
+PROGRAMS = ("slurm", "chromium")  # what not every machine has
+_MARK = re.compile(r'<!-- (run|file|given)(?: "([^"]+)")?: (.+) -->')
+_CELL = re.compile(r"`(trimaran [^`]+)`")
+_STRAY = re.compile(r"(\$ |trimaran |srun |torchrun |python )")
+
+
+class BadMark(Exception):
+    """A mark that cannot be understood, or a command that nobody would run."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """`shown` is the output that a reader is promised, None where none is shown. The rest is what marks say."""
+
+    line: int
+    text: str
+    shown: str | None = None
+    skipped: str = ""
+    by: str = ""
+    code: int = 0
+    figures_differ: bool = False
+    needs: str = ""
+    run_as: str = ""
+
+    @property
+    def bare(self) -> str:
+        """Without the remark behind it."""
+        return self.text.partition(" #")[0].strip()
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that the reader writes: its name and text."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """A file that a reader of this document has already; `given.py` makes one."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`part`: it holds for commands that contain this; empty for all of the block."""
+
+    line: int
+    kind: str
+    part: str
+    what: str
+
+
+Step = Command | Written | Given
+
+
+def steps_of(document: Path) -> list[Step]:
+    try:
+        return list(_steps(document.read_text().splitlines()))
+    except BadMark as error:
+        raise BadMark(f"{document.name}:{error}") from None
+
+
+def _steps(lines: list[str]) -> Iterator[Step]:
+    marks: list[Mark] = []
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if mark := _MARK.fullmatch(line.strip()):
+            kind, part, what = mark.groups()
+            if kind == "given":
+                yield from (Given(name) for name in what.split(", "))
+            else:
+                marks.append(Mark(at + 1, kind, part or "", what))
+        elif line.startswith("```"):
+            end = lines.index("```", at + 1)
+            yield from _block(line[3:].strip(), lines[at + 1 : end], at + 2, marks)
+            marks, at = [], end
+        elif line.startswith("|"):
+            end = next((i for i in range(at, len(lines)) if not lines[i].startswith("|")), len(lines))
+            yield from _marked(list(_cells(lines[at:end], at + 1)), marks)
+            marks, at = [], end - 1
+        elif line.strip() and marks:
+            raise BadMark(f"{marks[0].line}: a mark that no block or table follows")
+        at += 1
+
+
+def _block(language: str, lines: list[str], first: int, marks: list[Mark]) -> Iterator[Step]:
+    names = [mark.what for mark in marks if mark.kind == "file"]
+    if names:
+        yield Written(names[0], "\n".join([*lines, ""]))
+    elif language in SHELLS:
+        listed = _console(lines, first) if language == "console" else _script(lines, first)
+        yield from _marked(list(listed), marks)
+    else:
+        for line in lines:
+            if _STRAY.match(line):
+                raise BadMark(f"{first}: {line!r} is a command, but the block is neither sh, bash nor console")
+        if marks:
+            raise BadMark(f"{marks[0].line}: a mark of a block without commands")
+
+
+def _script(lines: list[str], first: int) -> Iterator[Command]:
+    """A command on each line that is no comment; a line that ends in \\ goes on."""
+    begun: list[str] = []
+    for number, line in enumerate(lines, first):
+        if line.strip() and not line.startswith("#"):
+            begun.append(line)
+            if not line.endswith("\\"):
+                yield Command(number - len(begun) + 1, "\n".join(begun))
+                begun = []
+
+
+def _console(lines: list[str], first: int) -> Iterator[Command]:
+    """A command behind each $, and below it what it prints."""
+    starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        last = start
+        while lines[last].endswith("\\"):
+            last += 1
+        output = "\n".join(lines[last + 1 : end]).strip()
+        yield Command(first + start, "\n".join(lines[start : last + 1])[2:], output or None)
+
+
+def _cells(rows: list[str], first: int) -> Iterator[Command]:
+    for number, row in enumerate(rows, first):
+        for cell in row.strip("|").split("|"):
+            if command := _CELL.fullmatch(cell.strip()):
+                yield Command(number, command[1])
+
+
+def _marked(commands: list[Command], marks: list[Mark]) -> list[Command]:
+    for mark in marks:
+        if not any(mark.part in command.text for command in commands):
+            raise BadMark(f"{mark.line}: no command for this mark")
+        commands = [_with(command, mark) if mark.part in command.text else command for command in commands]
+    return commands
+
+
+def _with(command: Command, mark: Mark) -> Command:
+    word, _, rest = mark.what.partition(" ")
+    changed: dict[str, object]
+    if word == "skip," and rest:
+        changed = {"skipped": rest}
+    elif word == "by" and rest:
+        changed = {"by": rest}
+    elif word == "exit" and rest.isdigit():
+        changed = {"code": int(rest)}
+    elif mark.what == "figures differ":
+        changed = {"figures_differ": True}
+    elif word in PROGRAMS and not rest:
+        changed = {"needs": word}
+    elif word == "as" and rest:
+        changed = {"run_as": rest}
+    elif word == "with" and rest and not re.search(r"[|>&]", command.bare):
+        changed = {"run_as": f"{command.bare} {rest}"}
+    else:
+        raise BadMark(f"{mark.line}: {mark.what!r} is no mark for {command.text!r}")
+    return Command(**{**vars(command), **changed})

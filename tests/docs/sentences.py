@@ -1,0 +1,24 @@
+"""Commands in running text, such as `trimaran plan` or `trimaran fit --nodes 4`: they are too incomplete to be run, but
+each must exist with its options."""
+
+import re
+from typing import Any
+
+_SPAN = re.compile(r"`(trimaran [a-z][^`]*)`")
+
+
+def spans(text: str) -> list[str]:
+    """Outside of fenced blocks."""
+    return [" ".join(span.split()) for span in _SPAN.findall(re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))]
+
+
+def unknown(span: str, program: Any) -> str:
+    """The first word of it that the program, as typer has it, does not know, or nothing."""
+    command = program
+    for word in span.split()[1:]:
+        options = {option for parameter in command.params for option in parameter.opts}
+        if word in getattr(command, "commands", {}):
+            command = command.commands[word]
+        elif command is program or (word.startswith("-") and word not in options):
+            return word
+    return ""

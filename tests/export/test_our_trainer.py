@@ -1,0 +1,43 @@
+"""What is exported for our own trainer trains."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.engine.commands import ENVIRONMENT, losses
+from tests.export.parsers import checked_syntax
+from trimaran.export.targets import TARGETS
+from trimaran.spec.changes import changed
+from trimaran.spec.files import load_job
+
+OURS = {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def test_the_exported_script_trains_the_job(tmp_path: Path) -> None:
+    """From any folder, with options passed on; the loss begins at that of equal probabilities, ln 512 = 6.24."""
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    exported = TARGETS["trimaran"](changed(load_job("tiny"), ["steps=2"]))
+    for name, text in exported.files.items():
+        (folder / name).write_text(text)
+    assert exported.cannot == ()
+    run = ["bash", str(folder / "run.sh"), "--metrics", "metrics.jsonl"]
+    done = subprocess.run(run, cwd=tmp_path, env=OURS, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = map(float, losses(done.stdout))
+    assert 6.0 < second < first < 6.5
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_every_script_of_ours_is_shell() -> None:
+    for target in ("slurm", "trimaran", "torchtitan"):
+        for name, text in TARGETS[target](load_job("gpt-1b3-h200")).files.items():
+            if name.endswith((".sh", ".slurm")):
+                checked_syntax(text)
+
+
+def test_a_job_of_another_trainer_is_given_to_ours_and_said_so() -> None:
+    bloom = load_job(Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml")
+    exported = TARGETS["trimaran"](bloom.but(batch={"size": 2048}))
+    assert [cannot.field for cannot in exported.cannot] == ["trainer"]

@@ -1,0 +1,54 @@
+"""Any Job, exported and read again, is the same Job but for what the export said it cannot express."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from tests.export.launchable import covered, differences, launchable
+from trimaran.export.found import job_of
+from trimaran.export.recognise import read
+from trimaran.export.targets import TARGETS
+from trimaran.spec import Job, Mistake
+from trimaran.spec.files import load_job
+
+# Which file is read again, and whether it can carry the job's name.
+MAIN = {
+    "megatron-deepspeed": ("train.sh", True),
+    "megatron-lm": ("train.sh", True),
+    "deepspeed-json": ("ds_config.json", False),
+    "slurm": ("train.slurm", True),
+}
+many = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+@pytest.mark.parametrize("target", MAIN)
+@many
+@given(job=launchable())
+def test_only_what_was_said_to_be_lost_is_lost(target: str, job: Job) -> None:
+    try:
+        exported = TARGETS[target](job)
+    except Mistake:
+        assume(False)  # no layout of that trainer is near; the sentence is tested elsewhere
+    file, carries_names = MAIN[target]
+    found = read(exported.files[file], file)
+    assert found is not None
+    model, cuts = (
+        (None, [])
+        if carries_names
+        else (job.model, [f"layout.{cut}={getattr(job.layout, cut)}" for cut in ("tp", "pp")])
+    )
+    back = job_of(found, job.cluster, model, job.name, cuts)
+    lost = {cannot.field for cannot in exported.cannot}
+    different = differences(job, back)
+    assert covered(different, lost), different - lost
+    assert all(cannot.why.endswith(".") for cannot in exported.cannot)
+
+
+@many
+@given(job=launchable())
+def test_our_own_job_file_is_the_job(tmp_path_factory: pytest.TempPathFactory, job: Job) -> None:
+    exported = TARGETS["trimaran"](job)
+    file: Path = tmp_path_factory.mktemp("job") / "job.yaml"
+    file.write_text(exported.files["job.yaml"], "utf-8")
+    assert covered(differences(job, load_job(file)), {cannot.field for cannot in exported.cannot})

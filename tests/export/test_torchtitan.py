@@ -1,0 +1,511 @@
+"""A Job as torchtitan's files: its own configuration takes them, and reading them gives the Job back."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from tests.spec.nouns import jobs, models
+from trimaran.export.found import job_of
+from trimaran.export.torchtitan import from_torchtitan, to_torchtitan
+from trimaran.export.torchtitan.words import CHOICES, DEFAULTS
+from trimaran.spec import Batch, Cluster, Job, Mistake, Model, Ramp, Recipe, presets
+from trimaran.spec.files import load_job
+
+FIXTURES = Path(__file__).parent / "fixtures" / "torchtitan"
+SCHEMA = json.loads((FIXTURES / "schema.json").read_text())  # of torchtitan v0.2.2, see the README beside it
+BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"
+WHOLE = ("batch.ramp", "recipe.loss_scale", "environment", "data.source")  # compared as one thing
+WORDS = ("trainer", "cluster", "model.source")  # the trainer is another, the cluster given, the source a remark
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Job:
+    """Jobs of our own trainer with every kind of layout, precision and optimizer."""
+    job = draw(jobs())
+    layout, model = job.layout.model_dump(), job.model.model_dump()
+    pp, count = layout["pp"], job.micro_batches
+    ramp, precision = job.batch.ramp, draw(st.sampled_from([*job.cluster.device.peak_tflops]))
+    schedules = ["1f1b", "gpipe"]
+    if count % max(1, count // pp) == 0:
+        schedules += ["zero-bubble"] + ["interleaved"] * (pp > 1)
+    schedule = draw(st.sampled_from(schedules))
+    layout |= {"schedule": schedule, "sequence_parallel": draw(st.booleans())}
+    if schedule in ("zero-bubble", "interleaved"):
+        ramp = None
+    if schedule == "zero-bubble":
+        layout["zero"] = draw(st.sampled_from([0, 1, 2]))
+    else:
+        layout["recompute"] = draw(st.sampled_from(["none", "selective", "full"]))
+    if schedule == "interleaved":
+        layout["virtual_stages"] = draw(st.integers(2, 3))
+    stages = pp * layout["virtual_stages"]
+    parts = draw(st.lists(st.integers(1, 5), min_size=stages, max_size=stages))
+    layout["split"] = draw(st.sampled_from(["even", "weighted", tuple(parts)]))
+    model["layers"] = sum(parts) if isinstance(layout["split"], tuple) else stages * draw(st.integers(2, 4))
+    if draw(st.booleans()):
+        model["padded_vocab"] = -(-model["vocab"] // layout["tp"]) * layout["tp"]
+    lowest = job.recipe.learning_rate * draw(st.floats(0, 1))
+    return job.but(
+        layout=layout,
+        model=model,
+        batch={"size": job.batch.size, "ramp": ramp},
+        precision=precision,
+        optimizer=draw(st.sampled_from(["adam", "fused-adam", "adam-8bit"])),
+        recipe={**job.recipe.model_dump(), "minimum_learning_rate": lowest},
+        steps=draw(st.integers(1, 200)),
+    )
+
+
+def exported(job: Job) -> tuple[dict[str, str], set[str]]:
+    result = to_torchtitan(job)
+    return result.files, {cannot.field for cannot in result.cannot}
+
+
+def read_back(text: str, cluster: Cluster) -> Job:
+    return job_of(from_torchtitan(text, "train.toml"), cluster, None, "unnamed")
+
+
+def flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        path = f"{before}{name}"
+        if isinstance(value, dict) and path not in (*WHOLE, *WORDS):
+            yield from flat(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def differing(one: Job, other: Job) -> set[str]:
+    """Fields with another value; a split is its layers, and a share of the learning rate is not exact to the bit."""
+    first, second = ({**dict(flat(job.model_dump())), "layout.split": job.stage_layers} for job in (one, other))
+    lowest = "recipe.minimum_learning_rate"
+    if math.isclose(first[lowest], second[lowest], rel_tol=1e-14):
+        first[lowest] = second[lowest]
+    return {path for path in first if path not in WORDS and first[path] != second[path]}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(job=layouts())
+def test_a_job_comes_back_but_for_the_fields_that_were_said(job: Job) -> None:
+    files, told = exported(job)
+    back = read_back(files["train.toml"], job.cluster)
+    unchanged = {"trainer", "trainer.master_bytes"} | ({"data.source"} if job.data.source == "synthetic" else set())
+    assert differing(job, back) == told - unchanged
+    assert back.cluster == job.cluster
+    assert back.trainer == presets.trainer("torchtitan")
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(job=layouts())
+def test_a_job_that_came_back_is_exported_whole(job: Job) -> None:
+    """What torchtitan has words for once, it has words for again; only its data it cannot be told."""
+    back = read_back(to_torchtitan(job).files["train.toml"], job.cluster)
+    files, told = exported(back)
+    assert told <= {"data.source", "trainer.master_bytes"}
+    assert differing(back, read_back(files["train.toml"], job.cluster)) == set()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(job=layouts())
+def test_every_key_is_torchtitans_own_with_a_value_of_its_type(job: Job) -> None:
+    """Its configuration refuses keys it does not know; types and choices are those of its source."""
+    values = dict(flat(tomllib.loads(to_torchtitan(job).files["train.toml"])))
+    own = {key: value for key, value in values.items() if not key.startswith("shape.")}
+    assert own.keys() <= SCHEMA["keys"].keys()
+    for key, value in own.items():
+        kind = eval(SCHEMA["keys"][key]["type"], {"Literal": Literal})  # such as `int | None`
+        TypeAdapter(kind).validate_python(value, strict=True)
+
+
+def test_what_a_file_leaves_out_is_read_as_torchtitan_takes_it() -> None:
+    assert {key: SCHEMA["keys"][key]["default"] for key in DEFAULTS} == DEFAULTS
+    for key, choices in CHOICES.items():
+        assert eval(SCHEMA["keys"][key]["type"], {"Literal": Literal}) == Literal[choices]
+
+
+# --- shapes
+
+
+def titan_shape(args: dict[str, Any]) -> dict[str, Any]:
+    """A flavour's shape; the width of the MLP by the formula in torchtitan/models/llama3/model/model.py."""
+    args = {**SCHEMA["flavour_defaults"], **args}
+    width = int(2 * (4 * args["dim"]) / 3)
+    if args["ffn_dim_multiplier"] is not None:
+        width = int(args["ffn_dim_multiplier"] * width)
+    multiple = args["multiple_of"]
+    return {
+        "layers": args["n_layers"],
+        "hidden": args["dim"],
+        "heads": args["n_heads"],
+        "kv_heads": args["n_kv_heads"] or args["n_heads"],
+        "ffn_hidden": multiple * ((width + multiple - 1) // multiple),
+        "vocab": args["vocab_size"],
+        "rotary_base": args["rope_theta"],
+    }
+
+
+@pytest.mark.parametrize("flavour", SCHEMA["flavours"])
+def test_every_flavour_of_torchtitan_is_read_with_its_shape(flavour: str) -> None:
+    args = SCHEMA["flavours"][flavour]
+    found = from_torchtitan(f'[model]\nname = "llama3"\nflavor = "{flavour}"\n', "train.toml").values
+    shape = titan_shape(args)
+    assert {name: found["model"][name] for name in shape} == shape
+    assert found["data"] == {"documents": "apart" if args.get("attn_mask_type") == "block_causal" else "joined"}
+
+
+@pytest.mark.parametrize(("preset", "flavour"), [("llama3-8b", "8B"), ("llama3-70b", "70B"), ("llama3-405b", "405B")])
+def test_a_shape_that_torchtitan_ships_needs_no_module(preset: str, flavour: str) -> None:
+    job = llama(presets.model(preset).but(seq_len=4096))
+    files, _ = exported(job)
+    values = tomllib.loads(files["train.toml"])
+    assert (values["model"]["name"], values["model"]["flavor"]) == ("llama3", flavour)
+    assert files.keys() == {"train.toml", "run.sh", "train.slurm"}
+    assert read_back(files["train.toml"], job.cluster).model == job.model
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=models())
+def test_the_module_gives_torchtitan_exactly_the_jobs_shape(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    files = to_torchtitan(llama(model.but(layers=2))).files
+    stated = tomllib.loads(files["train.toml"])
+    registered = run_module(files["llama3_shaped.py"], monkeypatch)
+    spec, config = registered[stated["model"]["name"]]
+    args = spec.model_args[stated["model"]["flavor"]]
+    args.update_from_config(SimpleNamespace(shape=type(config().shape)(**stated["shape"])))
+    shape = titan_shape(vars(args))
+    assert shape == {name: getattr(model.but(layers=2), name) for name in shape}
+    assert args.rope_scaling_args.scaling_factor == 1.0  # a Job's rotary angles are not stretched
+
+
+def run_module(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, Any]]:
+    """Runs it with stand-ins for what it imports: torchtitan needs packages that only a machine with a GPU has."""
+    defaults = [(name, Any, field(default=value)) for name, value in SCHEMA["flavour_defaults"].items()]
+    scaling = make_dataclass("RoPEScalingArgs", [("scaling_factor", float, field(default=8.0))])
+    args = make_dataclass(
+        "TransformerModelArgs",
+        [*defaults, ("rope_scaling_args", Any, field(default_factory=scaling))],
+        namespace={"update_from_config": lambda self, job_config: None},
+    )
+    spec = make_dataclass("TrainSpec", ["model_args"])
+    registered: dict[str, Any] = {}
+    names = {
+        "torchtitan.models.llama3": {"TransformerModelArgs": args, "get_train_spec": lambda: spec({})},
+        "torchtitan.models.llama3.model.args": {"RoPEScalingArgs": scaling},
+        "torchtitan.protocols.train_spec": {"register_train_spec": registered.__setitem__},
+    }
+    with monkeypatch.context() as patch:
+        for name in ("torchtitan", "torchtitan.models", "torchtitan.models.llama3.model", "torchtitan.protocols"):
+            patch.setitem(sys.modules, name, ModuleType(name))
+        for name, members in names.items():
+            module = ModuleType(name)
+            vars(module).update(members)
+            patch.setitem(sys.modules, name, module)
+        beside = ModuleType("llama3_shaped")
+        patch.setitem(sys.modules, beside.__name__, beside)  # where a dataclass looks for its own module
+        exec(text, vars(beside))
+    return {name: (each, vars(beside)["JobConfig"]) for name, each in registered.items()}
+
+
+# --- torchtitan's own files
+
+
+def own(name: str) -> str:
+    return (FIXTURES / f"{name}.toml").read_text()
+
+
+def test_torchtitans_8b_on_its_64_gpus() -> None:
+    found = from_torchtitan(own("llama3_8b"), "llama3_8b.toml")
+    job = job_of(found, presets.cluster("jean-zay-a100-80gb").but(nodes=8), None, "llama3_8b")
+    assert job.model == presets.model("llama3-8b")
+    assert (job.layout.dp, job.layout.tp, job.layout.pp, job.layout.zero) == (64, 1, 1, 3)
+    assert job.layout.recompute == "selective"
+    assert (job.batch, job.precision, job.optimizer) == (Batch(size=64), "bf16", "fused-adam")
+    assert (job.steps, job.recipe.warmup_samples, job.recipe.schedule) == (1000, 200 * 64, "linear")
+    assert job.recipe.undecayed == ()
+    assert found.unread == ("training.dataset = 'c4'",)
+
+
+def test_torchtitans_70b_takes_what_tensor_parallelism_leaves_for_data() -> None:
+    found = from_torchtitan(own("llama3_70b"), "llama3_70b.toml")
+    job = job_of(found, presets.cluster("jean-zay-a100-80gb").but(nodes=8), None, "llama3_70b")
+    assert job.model == presets.model("llama3-70b")
+    assert (job.layout.dp, job.layout.tp, job.layout.micro_batch, job.layout.recompute) == (8, 8, 8, "full")
+    assert job.layout.sequence_parallel
+    assert job.batch.size == 64
+
+
+def test_torchtitans_405b_on_its_128_gpus_and_what_a_job_cannot_say_of_it() -> None:
+    found = from_torchtitan(own("llama3_405b"), "llama3_405b.toml")
+    job = job_of(found, presets.cluster("dgx-h100").but(nodes=16), None, "llama3_405b")
+    assert job.model == presets.model("llama3-405b")
+    assert (job.layout.dp, job.layout.tp, job.batch.size, job.precision) == (16, 8, 32, "fp8")
+    assert set(found.unread) == {
+        "training.dataset = 'c4'",
+        "parallelism.enable_async_tensor_parallel = True",
+        "compile.enable = True",
+    }
+
+
+def test_a_plateau_before_the_learning_rate_falls_is_listed_as_unread() -> None:
+    """torchtitan's debug model has none: its two steps of warm-up and eight tenths of ten steps make the whole."""
+    text = own("debug_model")
+    assert not [line for line in from_torchtitan(text, "debug_model.toml").unread if "decay_ratio" in line]
+    plateau = text.replace("decay_ratio = 0.8", "decay_ratio = 0.5")
+    assert "lr_scheduler.decay_ratio = 0.5" in from_torchtitan(plateau, "debug_model.toml").unread
+
+
+def test_a_file_of_an_older_torchtitan_is_read_under_its_own_names() -> None:
+    """v0.1.0 had checkpoint.enable_checkpoint and training.seed."""
+    text = own("llama3_8b").replace("[checkpoint]\nenable = false", "[checkpoint]\nenable_checkpoint = true")
+    found = from_torchtitan(text.replace("steps = 1000", "steps = 1000\nseed = 7"), "old.toml")
+    assert found.values["saving"]["folder"] == "./outputs/checkpoint"
+    assert found.values["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("preset", "pp", "layers"),
+    [("8B", 4, (8, 9, 8, 7)), ("70B", 8, (10, 11, 10, 10, 10, 10, 10, 9)), ("405B", 16, (7, *[8] * 14, 7))],
+)
+def test_stages_are_cut_as_torchtitan_cuts_them_by_default(preset: str, pp: int, layers: tuple[int, ...]) -> None:
+    """The layers are what generate_llm_fqn_per_model_part of v0.2.2 gave."""
+    text = own("llama3_8b").replace('"8B"', f'"{preset}"').replace("tensor_parallel_degree = 1", "")
+    text = text.replace("pipeline_parallel_degree = 1", f"pipeline_parallel_degree = {pp}")
+    job = job_of(
+        from_torchtitan(text.replace("local_batch_size = 1", "local_batch_size = 16"), "train.toml"),
+        presets.cluster("dgx-h100").but(nodes=pp),
+        None,
+        "unnamed",
+    )
+    assert job.stage_layers == layers
+    assert (job.layout.dp, job.layout.micro_batch, job.micro_batches) == (8, 1, 16)
+
+
+def test_two_stages_a_device_of_a_zero_bubble_are_read_as_the_layers_of_the_device() -> None:
+    """Eight stages of Llama 8B are 4 5 4 4 4 4 4 3 layers; a V deals the first and the last to one device."""
+    text = '[model]\nflavor = "8B"\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = "{}"\n'
+    found = from_torchtitan(text.format("ZBVZeroBubble"), "train.toml")
+    assert found.values["layout"]["split"] == (4 + 3, 5 + 4, 4 + 4, 4 + 4)
+    assert (found.values["layout"]["schedule"], found.values["layout"]["virtual_stages"]) == ("zero-bubble", 1)
+    assert found.unread == ("parallelism.pipeline_parallel_schedule = 'ZBVZeroBubble'",)
+    round_robin = from_torchtitan(text.format("InterleavedZeroBubble"), "train.toml")
+    assert round_robin.values["layout"]["split"] == (4 + 4, 5 + 4, 4 + 4, 4 + 3)
+
+
+def test_weights_cut_over_some_replicas_and_repeated_over_others_are_listed_as_unread() -> None:
+    text = "[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
+    found = from_torchtitan(text, "train.toml")
+    assert (found.values["layout"]["dp"], found.values["layout"]["zero"]) == (8, 3)
+    assert found.unread == ("parallelism.data_parallel_replicate_degree = 2",)
+
+
+def test_a_model_that_is_not_known_is_asked_for() -> None:
+    found = from_torchtitan(own("llama3_8b").replace('"llama3"', '"qwen3"').replace('"8B"', '"32B"'), "qwen.toml")
+    cluster = presets.cluster("dgx-h100").but(nodes=1)
+    assert {"model.name = 'qwen3'", "model.flavor = '32B'"} <= set(found.unread)
+    with pytest.raises(Mistake, match="--model"):
+        job_of(found, cluster, None, "qwen.toml")
+    given = presets.model("gpt-1b3")
+    assert job_of(found, cluster, given, "qwen.toml").model == given.but(seq_len=8192)
+
+
+# --- the learning rate
+
+
+@settings(max_examples=100)
+@given(
+    schedule=st.sampled_from(["constant", "linear", "cosine"]),
+    warmup=st.integers(0, 20),
+    steps=st.integers(1, 20),
+    later=st.integers(0, 5),
+    share=st.floats(0, 1),
+)
+def test_the_learning_rate_is_the_jobs_and_its_fall_one_step_later(
+    schedule: Any, warmup: int, steps: int, later: int, share: float
+) -> None:
+    job = llama(presets.model("llama3-8b"))
+    size, end = job.batch.size, max(steps + later, warmup)
+    recipe = Recipe(
+        learning_rate=1e-3,
+        warmup_samples=warmup * size,
+        schedule=schedule,
+        decay_samples=end * size,
+        minimum_learning_rate=1e-3 * share,
+    )
+    stated = tomllib.loads(to_torchtitan(job.but(recipe=recipe, steps=steps)).files["train.toml"])["lr_scheduler"]
+    for step in range(1, steps + 1):
+        risen = step <= warmup or schedule == "constant"
+        expected = recipe.rate_at((step if risen else max(step - 1, warmup)) * size, end * size)
+        assert 1e-3 * titan_factor(step - 1, steps, stated) == pytest.approx(expected)
+
+
+def titan_factor(step: int, steps: int, stated: dict[str, Any]) -> float:
+    """The multiplier of torchtitan/components/lr_scheduler.py for a step counted from 0."""
+    total = stated.get("total_steps", steps)
+    warmup = min(stated["warmup_steps"], total)
+    ratio = stated.get("decay_ratio")
+    falling = total - warmup if ratio is None else min(round(total * ratio), total - warmup)
+    plateau = total + 1 - falling
+    if step < warmup:
+        return (step + 1) / warmup
+    if step < plateau:
+        return 1.0
+    done = (step + 1 - plateau) / falling
+    left = 1 - done if stated["decay_type"] == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    least = float(stated["min_lr_factor"])
+    return least + (1 - least) * left
+
+
+# --- what it cannot express, and mistakes
+
+
+def llama(model: Model) -> Job:
+    return Job(
+        name="a llama",
+        model=model,
+        cluster=presets.cluster("dgx-h100").but(nodes=1),
+        trainer=presets.trainer("trimaran"),
+        layout={"dp": 8, "zero": 3},  # type: ignore[arg-type]
+        batch=Batch(size=16),
+    )
+
+
+def test_blooms_own_job_loses_what_makes_it_bloom() -> None:
+    told = {cannot.field: cannot.why for cannot in to_torchtitan(load_job(BLOOM)).cannot}
+    assert told.keys() == {
+        "trainer",
+        *(f"model.{name}" for name in ("mlp", "norm", "position", "bias", "embedding_norm", "tied_embeddings")),
+        "layout.zero",
+        "layout.sequence_parallel",
+        "batch.ramp",
+        "recipe.undecayed",
+        "data.source",
+    }
+    assert all(why.endswith(".") for why in told.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"precision": "fp16"}, {"precision"}),
+        ({"optimizer": "adam-8bit"}, {"optimizer"}),
+        ({"layout": {"dp": 8, "zero": 1}}, {"layout.zero"}),
+        ({"layout": {"dp": 8, "zero": 0}}, set()),
+        ({"layout": {"dp": 4, "tp": 2, "sequence_parallel": True}}, {"layout.zero"}),
+        ({"layout": {"tp": 8, "sequence_parallel": True}}, {"trainer.master_bytes"}),
+        ({"batch": Batch(size=16, ramp=Ramp(start=8, increment=8, samples=64))}, {"batch.ramp"}),
+        ({"recipe": Recipe(clip=None)}, set()),
+        ({"recipe": Recipe(schedule="cosine", warmup_samples=24)}, {"recipe.warmup_samples"}),
+        ({"recipe": Recipe(schedule="cosine", decay_samples=48)}, {"recipe.decay_samples"}),
+        ({"saving": {"folder": "kept", "every": 5, "asynchronous": True}}, set()),
+        (
+            {"saving": {"folder": "kept", "minutes": 30, "keep": 1}},
+            {f"saving.{n}" for n in ("every", "minutes", "keep")},
+        ),
+        ({"validation": {"every": 2, "samples": 64}}, set()),
+        ({"validation": {"every": 2, "samples": 65}}, {"validation.samples"}),
+        ({"environment": {"NCCL_DEBUG": "WARN"}}, {"environment"}),
+        ({"data": {"documents": "apart"}}, set()),
+    ],
+)
+def test_each_thing_it_has_no_word_for_is_said(changes: dict[str, Any], fields: set[str]) -> None:
+    _, told = exported(llama(presets.model("llama3-8b")).but(**changes))
+    assert told - {"trainer", "data.source", "recipe.undecayed"} == fields
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[model\n", "not valid TOML"),
+        ("[tool.ruff]\nline-length = 120\n", "none of torchtitan's sections"),
+        ('[training]\nsteps = "many"\n', "training.steps is 'many'"),
+        ("[training]\nlocal_batch_size = 0\n", "must be at least 1"),
+        ('[activation_checkpoint]\nmode = "some"\n[model]\nflavor = "8B"\n', "selective, full, memory_budget, none"),
+        ("[parallelism]\ncontext_parallel_degree = 2\n", "context parallelism"),
+        ('[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "DualPipeV"\n', "'DualPipeV'"),
+    ],
+)
+def test_a_file_that_says_nothing_a_job_can_be_gets_a_sentence(text: str, said: str) -> None:
+    with pytest.raises(Mistake, match=said):
+        from_torchtitan(text, "train.toml")
+
+
+def test_a_shape_that_torchtitan_cannot_have_gets_a_sentence() -> None:
+    odd = presets.model("gpt-1b3").but(hidden=33, heads=11, kv_heads=11, ffn_hidden=64)
+    with pytest.raises(Mistake, match="rotary positions turn pairs of channels, but a head has 3"):
+        to_torchtitan(llama(odd))
+
+
+# --- the scripts
+
+
+@dataclass
+class Started:
+    words: list[str]
+    environment: dict[str, str]
+
+
+def start(files: dict[str, str], folder: Path, *more: str, **environment: str) -> Started:
+    """Runs run.sh with a launcher that only writes down how it was called."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    recorder = folder / "recorder.py"
+    recorder.write_text("import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))")
+    launcher = {"LAUNCHER": f"{sys.executable} {recorder}", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", str(folder / "run.sh"), *more],
+        env={**launcher, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return Started(*json.loads(done.stdout))
+
+
+def test_the_script_starts_torchtitan_on_every_device_with_the_jobs_variables(tmp_path: Path) -> None:
+    job = load_job(BLOOM).but(environment={"NCCL_DEBUG": "it's a $HOME", "not a name": "1"})
+    started = start(to_torchtitan(job).files, tmp_path, "--training.steps", "3", MASTER_ADDR="first", TOKENIZER="tok")
+    given = dict(zip(started.words[::2], started.words[1::2], strict=True))
+    assert given == {
+        "--nproc_per_node": "8",
+        "--nnodes": "48",
+        "--rdzv_endpoint": "first:6000",
+        "--rdzv_backend": "c10d",
+        "--local-ranks-filter": "0",
+        "--role": "rank",
+        "--tee": "3",
+        "-m": "torchtitan.train",
+        "--job.config_file": str(tmp_path / "train.toml"),
+        "--model.hf_assets_path": "tok",
+        "--training.steps": "3",
+    }
+    assert started.environment["NCCL_DEBUG"] == "it's a $HOME"
+    assert started.environment["PYTHONPATH"] == str(tmp_path)  # where the module of the shape lies
+
+
+def test_the_script_shows_the_rank_that_knows_the_loss(tmp_path: Path) -> None:
+    """Two stages of two replicas on one node: the second stage begins with rank 2."""
+    job = llama(presets.model("llama3-8b")).but(
+        cluster=presets.cluster("dgx-h100").but(nodes=1, devices_per_node=4), layout={"dp": 2, "pp": 2, "zero": 2}
+    )
+    words = start(to_torchtitan(job).files, tmp_path, DATASET_PATH="c4 here").words
+    assert words[words.index("--local-ranks-filter") + 1] == "2"
+    assert words[-2:] == ["--training.dataset_path", "c4 here"]
+
+
+def test_every_script_is_good_shell(tmp_path: Path) -> None:
+    for name, text in to_torchtitan(load_job(BLOOM).but(name='a "job"\n$(echo no)')).files.items():
+        if name.endswith((".sh", ".slurm")):
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=60)

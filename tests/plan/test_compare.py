@@ -1,0 +1,93 @@
+"""A Job's own layout among all others: its place, its distance from the best, and the reason."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trimaran.cost.columns import of_jobs
+from trimaran.cost.predict import predict
+from trimaran.plan.compare import Compared, compared
+from trimaran.plan.question import Question, batch_of, with_nodes
+from trimaran.plan.ranking import rank_of, search
+from trimaran.spec import Job, Layout, Model, presets
+from trimaran.spec.changes import changed
+from trimaran.spec.files import load_job
+
+BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"
+SMALL = Question(
+    model=Model.of({"name": "small", "layers": 12, "hidden": 1536, "heads": 12}),
+    cluster=with_nodes(presets.cluster("jean-zay-a100-80gb"), 1),
+    trainer=presets.trainer("megatron-lm"),
+    batch=batch_of(64),
+    precision="bf16",
+)
+EVERY = search(SMALL, keep=10**6)
+
+
+def asked_by(job: Job) -> Question:
+    return Question(job.model, job.cluster, job.trainer, job.batch, job.precision, job.optimizer)
+
+
+def of(job: Job) -> Compared:
+    question = asked_by(job)
+    return compared(question, search(question), job)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, len(EVERY) - 1))
+def test_a_layouts_rank_is_its_place_among_all(place: int) -> None:
+    """Counted here by hand over every layout that fits."""
+    job = SMALL.job(EVERY.layout(place))
+    found = compared(SMALL, EVERY, job)
+    faster = int(np.sum(EVERY.seconds < EVERY.seconds[place] * (1 - 1e-9)))
+    assert (found.rank, found.fits, found.feasible) == (faster + 1, True, len(EVERY))
+    assert found.more == pytest.approx(EVERY.seconds[place] / EVERY.seconds[0] - 1)
+
+
+def test_the_best_layout_is_the_first_and_ties_with_itself() -> None:
+    found = compared(SMALL, EVERY, SMALL.job(EVERY.layout(0)))
+    assert (found.rank, found.same, found.tie, found.more) == (1, True, True, 0.0)
+
+
+def test_blooms_own_layout_is_among_the_best_and_its_time_is_nearly_the_measured_one() -> None:
+    """Training took 104.5 s an iteration."""
+    found = of(load_job(BLOOM))
+    assert float(found.pair.interval.low[1]) < 104.5 < float(found.pair.interval.high[1])
+    assert found.rank <= 10
+    assert found.tie
+    assert not found.same
+    assert "memory (recompute)" in found.difference  # it recomputes, the best does not
+
+
+def test_the_difference_is_the_part_that_grew_most() -> None:
+    """A step of 32 micro batches over 8 stages waits; one without stages does not."""
+    layout = Layout(dp=1, pp=4, tp=2, micro_batch=16, zero=1)
+    found = compared(SMALL, EVERY, SMALL.job(layout))
+    assert found.more > 0.2
+    assert not found.tie
+    assert "pipeline bubble" in found.difference
+
+
+def test_a_layout_that_does_not_fit_is_compared_all_the_same() -> None:
+    job = changed(load_job(BLOOM), ["layout.recompute=none", "layout.micro_batch=2"])
+    found = of(job)
+    assert not found.fits
+    assert float(found.pair.found.memory_gib[1]) > job.cluster.device.memory_gib
+    assert float(found.pair.found.seconds[1]) == pytest.approx(
+        float(predict(of_jobs([job]), job.cluster, job.trainer).seconds[0])
+    )
+    assert found.rank >= 1
+
+
+def test_a_layout_that_no_plan_lists_can_be_compared() -> None:
+    """Stages written out layer by layer."""
+    job = SMALL.job(Layout(dp=4, pp=2, micro_batch=1, split=(5, 7)))
+    assert compared(SMALL, EVERY, job).rank > 1
+
+
+def test_nothing_is_better_than_the_best() -> None:
+    assert rank_of(SMALL, float(EVERY.seconds[0])) == 1
+    assert rank_of(SMALL, float("inf")) == len(EVERY) + 1
