@@ -9,8 +9,9 @@ export PIP_QUIET := 1
 demo: .venv/train
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
+# Two at a time, a file in one go: much of the suite waits for processes to start.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check .
