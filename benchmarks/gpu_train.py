@@ -2,9 +2,11 @@
 
     python benchmarks/gpu_train.py                                       # gpt-1b3-h200
     python benchmarks/gpu_train.py --set layout.micro_batch=8 --set batch.size=8
+    python benchmarks/gpu_train.py --fp8 --beside others                 # others/nanoGPT, others/torchtitan: checkouts
 
-Trainers take turns, a few steps each, in one process; a trainer is a function that takes a Job and gives a step. The
-median step of each is told. TFLOP/s are by the formula `bigscience-exact`: 72 B s l h^2 (1 + s/6h + V/16lh).
+Trainers take turns, a few steps each, in one process; the median step of each is told. TFLOP/s are by the formula
+`bigscience-exact`, 72 B s l h^2 (1 + s/6h + V/16lh), times the ratio of the models' FLOPs where a trainer's model is
+not quite the Job's (torchtitan's).
 """
 
 import argparse
@@ -15,10 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+import other_trainers
 from trimaran.cli.show import print_table
 from trimaran.cost.flops import FORMULAS
 from trimaran.cost.flops import Step as Work
@@ -26,11 +30,12 @@ from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.world import World
-from trimaran.spec import Job
+from trimaran.spec import Job, Model
 from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
 
 ROUNDS, STEPS, WARM_UP, PROFILED, GOAL = 4, 5, 3, 2, 590.0
+GOALS = {("trimaran", "torchtitan"): 1.10, ("trimaran", "nanoGPT"): 1.06, ("trimaran fp8", "torchtitan"): 1.30}
 GPU = torch.device("cuda")
 
 Step = Callable[[int], None]  # of this number
@@ -45,7 +50,30 @@ def ours(job: Job) -> Step:
     return step
 
 
-TRAINERS: dict[str, Callable[[Job], Step]] = {"trimaran": ours}
+def beside(train: other_trainers.Train, job: Job) -> Step:
+    """Somebody else's trainer, on the same batches."""
+    source, size = source_of(job), job.batch.size
+
+    def step(number: int) -> None:
+        given = batch(job, source, number * size, size, 0, GPU)
+        train(given["tokens"], given["targets"])
+
+    return step
+
+
+def trainers(job: Job, fp8: bool, folder: Path | None) -> dict[str, tuple[Callable[[], Step], Model]]:
+    """By name: how its step is made, and the model it trains."""
+    found: dict[str, tuple[Callable[[], Step], Model]] = {"trimaran": (lambda: ours(job), job.model)}
+    if fp8:
+        eight = job.but(precision="fp8")
+        found["trimaran fp8"] = (lambda: ours(eight), job.model)
+    others = {"nanoGPT": (other_trainers.nanogpt, job.model)}
+    others["torchtitan"] = (other_trainers.torchtitan, other_trainers.shape(job.model))
+    for name, (build, model) in others.items():
+        if folder is not None and (folder / name).is_dir():
+            found[name] = (lambda build=build, at=folder / name: beside(build(job, at, GPU), job), model)
+    return found
+
 
 # By a part of a kernel's name, the first that fits.
 KINDS = {
@@ -90,15 +118,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", default="gpt-1b3-h200")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
+    parser.add_argument("--fp8", action="store_true", help="Ours in fp8 too.")
+    parser.add_argument("--beside", type=Path, help="A folder with checkouts of nanoGPT and torchtitan 0.2.2.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     job = changed(load_job(options.job), options.settings)
-    flops = float(FORMULAS["bigscience-exact"](Work(job.model, job.batch.size, 1, job.layout.recompute)))
+    chosen = trainers(job, options.fp8, options.beside)
+    flops = {name: flops_of(job, model) for name, (_, model) in chosen.items()}
 
     steps, first_seconds = {}, {}
-    for name, build in TRAINERS.items():
+    for name, (build, _) in chosen.items():
         started = time.perf_counter()
-        steps[name] = build(job)
+        steps[name] = build()
         for number in range(WARM_UP):
             steps[name](number)
             torch.cuda.synchronize()
@@ -106,7 +137,8 @@ def main() -> int:
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(ROUNDS):
         for name, step in steps.items():
-            seconds[name] += timed(step, WARM_UP + turn * STEPS)
+            torch.cuda.empty_cache()  # what the one before kept
+            seconds[name] += timed(step, WARM_UP + turn * STEPS)[1:]
             print(f"{name}: round {turn + 1} of {ROUNDS}", file=sys.stderr)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     kinds = {name: profiled(step) for name, step in steps.items()}
@@ -114,7 +146,12 @@ def main() -> int:
 
     if options.json:
         told = {
-            name: {"seconds": s, "tflops": flops / s / 1e12, "first_seconds": first_seconds[name], "ms": kinds[name]}
+            name: {
+                "seconds": s,
+                "tflops": flops[name] / s / 1e12,
+                "first_seconds": first_seconds[name],
+                "ms": kinds[name],
+            }
             for name, s in medians.items()
         }
         print(json.dumps({"device": torch.cuda.get_device_name(), "peak_gib": peak, **told}, indent=1))
@@ -123,7 +160,7 @@ def main() -> int:
             [
                 name,
                 *(f"{value * 1e3:.1f}" for value in (s, min(seconds[name]), max(seconds[name]))),
-                f"{flops / s / 1e12:.1f}",
+                f"{flops[name] / s / 1e12:.1f}",
                 f"{first_seconds[name]:.1f}",
             ]
             for name, s in medians.items()
@@ -133,7 +170,23 @@ def main() -> int:
         for name, found in kinds.items():
             shares = [[what, f"{ms:.1f}", f"{ms / sum(found.values()):.1%}"] for what, ms in found.most_common()]
             print_table(f"{name}: a step by kind of operation", ["operation", "ms", "share"], shares)
-    return 0 if flops / medians["trimaran"] / 1e12 >= GOAL else 1
+    reached = [meets(name, flops[name] / medians[name] / 1e12, GOAL) for name in ("trimaran",)]
+    for (one, other), goal in GOALS.items():
+        if one in medians and other in medians:
+            ratio = flops[one] / medians[one] * medians[other] / flops[other]
+            reached.append(meets(f"{one} / {other}", ratio, goal))
+    return 0 if all(reached) else 1
+
+
+def flops_of(job: Job, model: Model) -> float:
+    works = [Work(each, job.batch.size, 1, job.layout.recompute) for each in (job.model, model)]
+    ours, theirs = (float(FORMULAS["model"](work)) for work in works)
+    return float(FORMULAS["bigscience-exact"](works[0])) * theirs / ours
+
+
+def meets(what: str, value: float, goal: float) -> bool:
+    print(f"{what}: {value:.3g} (goal {goal:g})", file=sys.stderr)
+    return value >= goal
 
 
 if __name__ == "__main__":

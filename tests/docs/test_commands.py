@@ -82,7 +82,8 @@ def test_every_benchmark_that_is_named_can_be_started() -> None:
     named = {name for document in DOCUMENTS for name in re.findall(r"benchmarks/\w+\.py", document.read_text())}
     assert named
     script = "import runpy, sys\nfor name in sys.argv[1:]: assert callable(runpy.run_path(name)['main']), name"
-    subprocess.run([sys.executable, "-c", script, *sorted(named)], cwd=ROOT, check=True)
+    found_from = {**ENVIRONMENT, "PYTHONPATH": "benchmarks"}  # as when it is started: one may use another
+    subprocess.run([sys.executable, "-c", script, *sorted(named)], cwd=ROOT, env=found_from, check=True)
 
 
 @pytest.mark.parametrize(

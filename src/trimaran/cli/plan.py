@@ -183,7 +183,7 @@ def as_row(asked: "Question", row: dict[str, Any], best: bool) -> list[str]:
         str(row["nodes"]),
         f"{total_parameters(asked.model) / 1e9:.4g}B",
         *(str(row[name]) for name in ("dp", "tp", "pp", "micro_batch", "gbs")),
-        f"{row['memory_gib']:.0f}GB",
+        f"{row['memory_gib']:.{0 if row['memory_gib'] >= 10 else 2}f}GB",
         f"{row['seconds']:.2f}",
         f"{row['tflops']:.2f}",
         f"{row['seconds_low']:.1f}–{row['seconds_high']:.1f}",

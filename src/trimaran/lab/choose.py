@@ -55,7 +55,7 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         same = sameness(job)
         if same not in seen:
             seen.add(same)
-            jobs.append((label, job.but(name=f"{sweep.name} {label}".strip())))
+            jobs.append((label, job.but(name=f"{sweep.name} {label}")))
     return ordered(jobs), refused
 
 
@@ -96,7 +96,8 @@ def following(sweep: Sweep, settings: dict[str, Any]) -> dict[str, Any]:
 def label_of(settings: dict[str, Any]) -> str:
     """'tp 2, mbs 4, CUDA_LAUNCH_BLOCKING 1'."""
     names = {field: field.rpartition(".")[2] for field in settings}
-    return ", ".join(f"{SHORT.get(name, name)} {settings[field]}" for field, name in names.items())
+    said = ", ".join(f"{SHORT.get(name, name)} {settings[field]}" for field, name in names.items())
+    return said or "as it is"
 
 
 def predicted(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
