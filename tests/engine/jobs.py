@@ -9,7 +9,7 @@ GPT = {"layers": 4, "hidden": 32, "heads": 4, "vocab": 200, "seq_len": 16}
 BLOOM = GPT | {"position": "alibi", "embedding_norm": True}
 LLAMA = GPT | {"position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "ffn_hidden": 48, "heads": 8, "kv_heads": 4}
 
-PEAK = {"fp32": 0.1, "bf16": 0.1, "fp16": 0.1}
+PEAK = {"fp32": 0.1, "bf16": 0.1, "fp16": 0.1, "fp8": 0.1}
 CPU = {"name": "cpu-test", "peak_tflops": PEAK, "memory_gib": 4, "memory_gb_per_s": 10, "units": 1}
 LINK = {"name": "shared memory", "gb_per_s": 2.0, "latency_us": 50.0}
 

@@ -22,6 +22,8 @@ REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "bloom tp2 dp2": (BLOOM, {"tp": 2, "dp": 2, "sequence_parallel": True}, "bf16"),
     "gpt pp2 dp2": (GPT, {"pp": 2, "dp": 2, "zero": 1}, "fp32"),
     "gpt pp2 zero-bubble": (GPT, {"pp": 2, "schedule": "zero-bubble"}, "bf16"),
+    "gpt fp8": (GPT, {"micro_batch": 4}, "fp8"),
+    "bloom fp8 tp2": (BLOOM, {"tp": 2, "micro_batch": 8, "sequence_parallel": True}, "fp8"),
 }
 
 
@@ -93,6 +95,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 FIRST, ENDS, ALL = ("first",), ("first", "last"), ("first", "middle", "last")
 FUSED = {"optimizer": "fused-adam"}
+SELECTIVE_FP8 = {"recompute": "selective", "precision": "fp8"}
 # A shape, its layers, the stages looked at, the layout and the rest of the job.
 MODELLED: dict[str, tuple[str, int, tuple[str, ...], dict[str, Any]]] = {
     "gpt": ("gpt", 3, FIRST, {"micro_batch": 4}),
@@ -100,6 +103,9 @@ MODELLED: dict[str, tuple[str, int, tuple[str, ...], dict[str, Any]]] = {
     "gpt fp32": ("gpt", 3, FIRST, {"micro_batch": 2, "precision": "fp32"}),
     "gpt full": ("gpt", 6, FIRST, {"micro_batch": 16, "recompute": "full", **FUSED}),
     "gpt update": ("small", 8, FIRST, {"recompute": "full"}),
+    "gpt fp8": ("gpt", 6, FIRST, {"micro_batch": 8, "micro_batches": 1, "precision": "fp8"}),
+    "gpt fp8 full": ("gpt", 6, FIRST, {"micro_batch": 16, "recompute": "full", "precision": "fp8", **FUSED}),
+    "llama fp8 tp4": ("llama", 4, FIRST, {"tp": 4, "micro_batch": 4, "sequence_parallel": True, **SELECTIVE_FP8}),
     "gpt tp4": ("gpt", 4, FIRST, {"tp": 4, "micro_batch": 4}),
     "gpt tp8 sequence": ("gpt", 4, FIRST, {"tp": 8, "micro_batch": 8, "sequence_parallel": True, "precision": "fp32"}),
     "gpt zero1": ("gpt", 3, FIRST, {"dp": 8, "zero": 1, "micro_batch": 2}),

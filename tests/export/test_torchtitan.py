@@ -38,6 +38,8 @@ def layouts(draw: st.DrawFn) -> Job:
     layout, model = job.layout.model_dump(), job.model.model_dump()
     pp, count = layout["pp"], job.micro_batches
     ramp, precision = job.batch.ramp, draw(st.sampled_from([*job.cluster.device.peak_tflops]))
+    if precision == "fp8":  # our sides are multiples of 16
+        model |= {"hidden": 16 * model["heads"], "ffn_hidden": 16 * model["ffn_hidden"]}
     schedules = ["1f1b", "gpipe"]
     if count % max(1, count // pp) == 0:
         schedules += ["zero-bubble"] + ["interleaved"] * (pp > 1)

@@ -27,5 +27,3 @@ def need_our_trainer(job: "Job") -> None:
             f"The job {job.name} is for {job.trainer.name}, but the engine is our own trainer;"
             " add --set trainer=trimaran, or ask `trimaran explain` for the cost model's prediction."
         )
-    if job.precision == "fp8":
-        raise Mistake("The engine does not train in fp8 yet, only plans it; the nearest that works: precision bf16.")

@@ -13,6 +13,7 @@ from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
 from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
 
 FP32 = 4
+PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
 CHUNK_LOGITS = 2**27  # made at once: half a GiB in fp32, enough for full-speed products, small beside a model
 
 
@@ -130,14 +131,16 @@ def kept(c: Columns, stage: str) -> Any:
 
 def layer_kept(c: Columns, selective: Any) -> Any:
     """Inputs and outputs of both norms; queries, keys, values and the attention's result; inside the MLP its product
-    and the activation of it, or with a gate both of these, the opened gate and the result."""
-    compute = COMPUTE_BYTES[c.precision]
+    and the activation of it, or with a gate both of these, the opened gate and the result. In fp8 what goes into a
+    product is kept as 8-bit numbers; the attention keeps its result beside them."""
+    compute, given = COMPUTE_BYTES[c.precision], PRODUCT_BYTES.get(c.precision, COMPUTE_BYTES[c.precision])
     grouped = c.kv_heads < c.heads
     copies = np.where(c.rotary, c.hidden + c.kv_width, grouped * c.hidden)  # of queries and keys, for the attention
-    attention = 2 * c.hidden + 2 * c.kv_width + np.where(selective, 0, copies)
-    mlp = np.where(c.matrices == 3, 4, 2) * c.ffn
+    result = np.where(selective | (given == compute), 0, c.hidden)
+    attention = (c.hidden + 2 * c.kv_width + np.where(selective, 0, copies) + result) * compute + c.hidden * given
+    mlp = c.ffn * (np.where(c.matrices == 3, 3, 1) * compute + given)
     sums = np.where(selective, 0, c.heads) * FP32  # of the softmax
-    return 4 * boundary(c) + c.tokens / c.tp * ((attention + mlp) * compute + sums)
+    return (2 + 2 * given / compute) * boundary(c) + c.tokens / c.tp * (attention + mlp + sums)
 
 
 def layer_put_off(c: Columns) -> Any:
@@ -155,13 +158,24 @@ def layer_working(c: Columns, sharded: Any, layer: Any) -> Any:
     inside = c.tokens * c.ffn / c.tp * compute * np.where(c.matrices == 3, 2, 1)
     matrix = c.hidden * c.ffn / c.tp * compute
     again = np.where(c.recompute == 2, layer_kept(c, False) - boundary(c), 0.0)
-    middle = gradient + inside + matrix + again
+    middle = gradient + again + np.maximum(inside + matrix + rounded_bytes(c), scaled_bytes(c))
     reduces = sharded & (c.zero >= 2) & (c.pp == 1)
     own = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1))
     buffer = np.where(reduces, layer * FP32, 0.0)
     end = boundary(c) + layer * compute + buffer - own
     gathers = np.where(reduces & (c.zero == 3), layer * compute, 0.0)
     return gathers + np.where(sharded, np.maximum(np.maximum(middle, middle + buffer - own), end), middle)
+
+
+def rounded_bytes(c: Columns) -> Any:
+    """Of fp8's products at the MLP's second matrix: the gradient in 8 bits, and it and the input transposed."""
+    return (c.precision == "fp8") * c.tokens * (2 * c.hidden + c.ffn / c.tp)
+
+
+def scaled_bytes(c: Columns) -> Any:
+    """There too, where fp8's forward pass is repeated: the input before it is scaled, and before it is rounded."""
+    repeats = (c.precision == "fp8") & (c.recompute == 2)
+    return repeats * 2 * c.tokens * c.ffn / c.tp * COMPUTE_BYTES[c.precision]
 
 
 def bias_bytes(c: Columns) -> Any:

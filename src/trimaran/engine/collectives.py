@@ -1,4 +1,4 @@
-"""Tensor parallelism's traffic as differentiable operations, and the two linear layers built on it.
+"""Tensor parallelism's traffic as differentiable operations; engine.linear builds its two layers on it.
 
 Between layers an activation is [tokens, hidden]: whole on every tensor rank, or with sequence parallelism one slice of
 the tokens each. A column layer cuts its outputs over the ranks, a row layer its inputs; together they need one
@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 # torch 2.13 renamed these two; 2.11 has only the old names.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -110,23 +109,6 @@ class Scatter(torch.autograd.Function):
         return gathered(grad, ctx.group), None
 
 
-class GatherLinear(torch.autograd.Function):
-    """Gather and a linear layer in one, which keeps only its own slice of the input for the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Any) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.group, ctx.has_bias = group, bias is not None
-        return F.linear(gathered(x, group), weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        grad_weight = grad.t() @ gathered(x, ctx.group)
-        grad_bias = grad.sum(0) if ctx.has_bias else None
-        return scattered(grad @ weight, ctx.group), grad_weight, grad_bias, None
-
-
 def into_layers(x: Tensor, axis: TensorAxis) -> Tensor:
     """All tokens, for a computation that every tensor rank does a part of."""
     if axis.size == 1:
@@ -139,30 +121,3 @@ def out_of_layers(x: Tensor, axis: TensorAxis) -> Tensor:
     if axis.size == 1:
         return x
     return Scatter.apply(x, axis.group) if axis.sequence else Sum.apply(x, axis.group)
-
-
-class ColumnLinear(nn.Linear):
-    """This rank's outputs of a linear layer."""
-
-    def __init__(self, inputs: int, outputs: int, bias: bool, axis: TensorAxis) -> None:
-        super().__init__(inputs, axis.part(outputs), bias)
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.axis.cuts_tokens:
-            return GatherLinear.apply(x, self.weight, self.bias, self.axis.group)
-        return F.linear(into_layers(x, self.axis), self.weight, self.bias)
-
-
-class RowLinear(nn.Linear):
-    """A linear layer of which this rank has some of the inputs. The bias belongs to the sum, so it is not cut."""
-
-    def __init__(self, inputs: int, outputs: int, bias: bool, axis: TensorAxis) -> None:
-        super().__init__(axis.part(inputs), outputs, bias)
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.axis.size == 1:
-            return F.linear(x, self.weight, self.bias)
-        summed = out_of_layers(F.linear(x, self.weight), self.axis)
-        return summed if self.bias is None else summed + self.bias

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trimaran.engine.collectives import ColumnLinear, RowLinear, TensorAxis, into_layers, out_of_layers
+from trimaran.engine.collectives import TensorAxis, into_layers, out_of_layers
 from trimaran.engine.gelu import gelu
+from trimaran.engine.linear import ColumnLinear, RowLinear
 from trimaran.engine.loss import linear_cross_entropy
 from trimaran.engine.masks import Mask, attention_mask
 from trimaran.engine.norms import RMSNorm
@@ -27,12 +28,21 @@ class Stage(nn.Module):
     """Layers first..last-1 of the model, with its ends where they belong to this stage."""
 
     def __init__(
-        self, model: Model, axis: TensorAxis, layers: range, *, first: bool, last: bool, recompute: Recompute = "none"
+        self,
+        model: Model,
+        axis: TensorAxis,
+        layers: range,
+        *,
+        first: bool,
+        last: bool,
+        recompute: Recompute = "none",
+        eight_bits: bool = False,
     ) -> None:
+        """`eight_bits`: of the layers' products; embedding, attention, norms and head stay as they are."""
         super().__init__()
         self.model, self.axis, self.recompute = model, axis, recompute
         self.embedding = Embedding(model, axis) if first else None
-        self.layers = nn.ModuleDict({str(number): Block(model, axis, recompute) for number in layers})
+        self.layers = nn.ModuleDict({str(number): Block(model, axis, recompute, eight_bits) for number in layers})
         self.norm = norm(model) if last else None
         self.head = Head(model, axis) if last and not (first and model.tied_embeddings) else None
         self._masks: dict[Any, Mask] = {}
@@ -137,12 +147,12 @@ class Head(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute) -> None:
+    def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute, eight_bits: bool) -> None:
         super().__init__()
         self.attention_norm = norm(model)
-        self.attention = Attention(model, axis, recompute)
+        self.attention = Attention(model, axis, recompute, eight_bits)
         self.mlp_norm = norm(model)
-        self.mlp = MLP(model, axis)
+        self.mlp = MLP(model, axis, eight_bits)
 
     def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
         x = x + self.attention(self.attention_norm(x), mask, turn)
@@ -153,18 +163,18 @@ class Attention(nn.Module):
     """Query, key and value come from one product. Its outputs lie group by group: the queries that share a key/value
     head, then that key and value, so that a tensor rank's part is whole groups."""
 
-    def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute) -> None:
+    def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute, eight_bits: bool) -> None:
         super().__init__()
         self.model, self.groups, self.recompute = model, axis.part(model.kv_heads), recompute
         self.shared = model.heads // model.kv_heads
         width = (model.heads + 2 * model.kv_heads) * model.head_dim
-        self.qkv = ColumnLinear(model.hidden, width, model.bias, axis)
-        self.out = RowLinear(model.hidden, model.hidden, model.bias, axis)
+        self.qkv = ColumnLinear(model.hidden, width, model.bias, axis, eight_bits)
+        self.out = RowLinear(model.hidden, model.hidden, model.bias, axis, eight_bits)
 
     def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
         if self.recompute == "selective" and torch.is_grad_enabled():
             return self.out(checkpoint(self.look, self.qkv(x), mask, turn, use_reentrant=False))
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and not self.qkv.eight_bits:
             return self.out(self.attended(*self.products(x, turn), mask))
         return self.out(self.look(self.qkv(x), mask, turn))
 
@@ -187,7 +197,8 @@ class Attention(nn.Module):
 
     def products(self, x: Tensor, turn: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The same from [rows x seq, hidden], by a product each: copies of the weights' rows are smaller than one of
-        the gradients by query, key and value, which one product would need side by side. Without tensor ranks."""
+        the gradients by query, key and value, which one product would need side by side. Without tensor ranks, and not
+        in 8 bits: there gradients are written anew in any case."""
         places = (slice(self.shared), slice(self.shared, self.shared + 1), slice(self.shared + 1, None))
         q, k, v = (self._product(x, place).transpose(1, 2) for place in places)
         return (q, k, v) if turn is None else (turned(q, *turn), turned(k, *turn), v)
@@ -206,11 +217,12 @@ class MLP(nn.Module):
     """Up, GELU, down; or gated (SwiGLU, arXiv 2002.05202), where each gate lies beside the channel it opens, so that
     one product gives both."""
 
-    def __init__(self, model: Model, axis: TensorAxis) -> None:
+    def __init__(self, model: Model, axis: TensorAxis, eight_bits: bool) -> None:
         super().__init__()
         self.gated = model.mlp == "swiglu"
-        self.up = ColumnLinear(model.hidden, model.ffn_hidden * (2 if self.gated else 1), model.bias, axis)
-        self.down = RowLinear(model.ffn_hidden, model.hidden, model.bias, axis)
+        width = model.ffn_hidden * (2 if self.gated else 1)
+        self.up = ColumnLinear(model.hidden, width, model.bias, axis, eight_bits)
+        self.down = RowLinear(model.ffn_hidden, model.hidden, model.bias, axis, eight_bits)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.up(x)

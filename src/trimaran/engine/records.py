@@ -87,8 +87,9 @@ def argument_lines(job: Job) -> list[str]:
         "micro_batch_size": layout.micro_batch,
         "global_batch_size": job.batch.size,
         "world_size": layout.devices,
-        "bf16": job.precision == "bf16",
+        "bf16": job.precision in ("bf16", "fp8"),
         "fp16": job.precision == "fp16",
+        "fp8": "hybrid" if job.precision == "fp8" else None,
         "optimizer": job.optimizer,
     }
     return [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]

@@ -17,6 +17,7 @@ from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.checkpoint import Checkpoints
 from trimaran.engine.clock import mark
+from trimaran.engine.eight_bits import need_eight_bits
 from trimaran.engine.evaluation import evaluate
 from trimaran.engine.evidence import leave_evidence
 from trimaran.engine.heartbeat import Heartbeat
@@ -39,6 +40,8 @@ class Options:
 def train(job: Job, options: Options, store: Any = None) -> int:
     """The exit code of this rank: done, interrupted or not finite; everything else is raised."""
     world = join(job, options.patience, store)
+    if job.precision == "fp8":
+        need_eight_bits(world.device)
     heartbeat = Heartbeat(options.heartbeats, world.rank)
     heartbeat.beat("building")
     trainer = Trainer(job, world, guarded=options.stop_on_nan)

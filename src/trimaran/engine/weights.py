@@ -20,7 +20,8 @@ from trimaran.engine.reduction import Reduction
 from trimaran.engine.world import World
 from trimaran.spec import Job
 
-COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# fp8 is inside the layers' products only.
+COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,15 @@ class Weights(ABC):
         job, count = self.job, self.job.layout.stages
         begin = sum(job.stage_layers[:number])
         layers = range(begin, begin + job.stage_layers[number])
-        ends = {"first": number == 0, "last": number == count - 1}
-        return Stage(job.model, self.world.tensor_axis, layers, recompute=job.layout.recompute, **ends)
+        return Stage(
+            job.model,
+            self.world.tensor_axis,
+            layers,
+            first=number == 0,
+            last=number == count - 1,
+            recompute=job.layout.recompute,
+            eight_bits=job.precision == "fp8",
+        )
 
     def materialise(self) -> None:
         """Take the memory; values are whatever was there."""

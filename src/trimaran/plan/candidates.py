@@ -20,6 +20,7 @@ import numpy.typing as npt
 from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, of_model
 from trimaran.plan.question import Question
 from trimaran.spec import Layout
+from trimaran.spec.rules import product_sides
 
 BLOCK = 100_000  # layouts costed together: 0.8 MB an array, which caches hold
 RECOMPUTE_NAME = {code: name for name, code in RECOMPUTE.items()}
@@ -72,7 +73,8 @@ def blocks(question: Question, block: int = BLOCK) -> Iterator[Block]:
         return
     stages = np.array(pipelines, dtype=np.int64).T
     replicas = np.array([d for d in divisors(common) if question.allows("dp", d)], dtype=np.int64)
-    micro_batches = [m for m in divisors(common) if question.allows("mbs", m)]
+    multiple, seq = _multiple(question), question.model.seq_len
+    micro_batches = [m for m in divisors(common) if question.allows("mbs", m) and m * seq % multiple == 0]
     for tp in widths:
         micro = _micro(question, tp, micro_batches)
         cut = _cuts(question, tp, stages, replicas)
@@ -99,8 +101,10 @@ def cuts_excluded(question: Question) -> dict[str, int]:
         _cut_count(question, a, b, None) for a, b in ((tps, pps), (good_tps, pps), (good_tps, good_pps))
     )
     dealt = _cut_count(question, good_tps, good_pps, divisors(reduce(gcd, question.batch.sizes())))
+    multiple = _multiple(question)
+    narrow = f", or not into multiples of {multiple}" if multiple > 1 else ""
     return {
-        "tp cuts the heads, MLP or vocabulary unevenly": everything - cut,
+        f"tp cuts the heads, MLP or vocabulary unevenly{narrow}": everything - cut,
         "the layers make no such pipeline": cut - piped,
         "dp does not divide the batch": piped - dealt,
     }
@@ -149,7 +153,14 @@ def layout_of(rows: Columns, i: int) -> Layout:
 def tensor_widths(question: Question) -> list[int]:
     model = question.model
     common = gcd(model.heads, model.kv_heads, model.ffn_hidden, model.padded_vocab or 0)
-    return [tp for tp in divisors(common) if tp <= question.cluster.devices and question.allows("tp", tp)]
+    widths = [tp for tp in divisors(common) if tp <= question.cluster.devices and question.allows("tp", tp)]
+    multiple = _multiple(question)
+    return [tp for tp in widths if not any(side % multiple for side in product_sides(model, tp).values())]
+
+
+def _multiple(question: Question) -> int:
+    """Of which the sides of the layers' products must be multiples (rules.eight_bits)."""
+    return question.trainer.fp8_multiple if question.precision == "fp8" else 1
 
 
 def divisors(number: int) -> list[int]:

@@ -115,13 +115,13 @@ def _cpu() -> Cluster:
     assumed = "assumed until `trimaran probe` measures it"
     device = Device(
         name=f"cpu-{platform.machine()}",
-        peak_tflops=dict.fromkeys(("fp32", "bf16", "fp16"), tflops),
+        peak_tflops=dict.fromkeys(("fp32", "bf16", "fp16", "fp8"), tflops),
         memory_gib=math.floor(_memory_bytes() / cores / GIB * 100) / 100,
         memory_gb_per_s=gb_per_s,
         units=1,
         sources={
             "peak_tflops": "measured here by fp32 matrix products on all cores, divided by the cores;"
-            " PyTorch emulates bf16 and fp16 on a CPU, so they are given the same figure",
+            " PyTorch emulates bf16, fp16 and fp8 on a CPU, so they are given the same figure",
             "memory_gib": "operating system or its limit for this process, divided by the cores",
             "memory_gb_per_s": "measured here by large copies on all cores, divided by the cores",
             "units": "one core",

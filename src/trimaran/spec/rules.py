@@ -7,6 +7,7 @@ from trimaran.spec.layout import stage_layers
 
 if TYPE_CHECKING:
     from trimaran.spec.job import Job
+    from trimaran.spec.model import Model
 
 
 def problems(job: "Job") -> list[str]:
@@ -41,6 +42,29 @@ def tensor_parallel(job: "Job") -> Iterator[str]:
         yield f"padded_vocab {model.padded_vocab} cannot be cut into tp {tp} equal parts."
     if job.layout.sequence_parallel and model.seq_len % tp:
         yield f"seq_len {model.seq_len} cannot be cut into tp {tp} equal parts for sequence parallelism."
+
+
+def eight_bits(job: "Job") -> Iterator[str]:
+    model, layout, multiple = job.model, job.layout, job.trainer.fp8_multiple
+    if job.precision != "fp8" or model.heads % layout.tp or model.kv_heads % layout.tp or model.ffn_hidden % layout.tp:
+        return  # the latter said by `tensor_parallel`
+    needed = f"{job.trainer.name}'s products in fp8 have sides that are multiples of {multiple}"
+    for name, side in product_sides(model, layout.tp).items():
+        if side % multiple:
+            where = f" on each of {layout.tp} tensor ranks" if layout.tp > 1 else ""
+            yield f"{needed}, but {name} is {side}{where}."
+    tokens = layout.micro_batch * model.seq_len
+    if tokens % multiple:
+        yield f"{needed}, but micro batch {layout.micro_batch} x seq_len {model.seq_len} is {tokens}."
+
+
+def product_sides(model: "Model", tp: int) -> dict[str, int]:
+    """Of a layer's matrices on one tensor rank; what is left out is a multiple of one of them."""
+    return {
+        "hidden": model.hidden // tp,
+        "the width of query, key and value": (model.heads + 2 * model.kv_heads) * model.head_dim // tp,
+        "ffn_hidden": model.ffn_hidden // tp,
+    }
 
 
 def stages(job: "Job") -> Iterator[str]:
@@ -124,7 +148,7 @@ def software(job: "Job") -> Iterator[str]:
         yield f"{trainer.name} cannot tie the embeddings of the first and last of {layout.pp} stages."
 
 
-RULES = (devices, batch, tensor_parallel, stages, schedule, micro_batches, zero, software)
+RULES = (devices, batch, tensor_parallel, eight_bits, stages, schedule, micro_batches, zero, software)
 
 
 def warnings(job: "Job") -> list[str]:

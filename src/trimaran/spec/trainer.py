@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from trimaran.spec.cluster import Precision
 from trimaran.spec.noun import Noun
@@ -31,6 +31,7 @@ class Trainer(Noun):
     )
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
+    fp8_multiple: PositiveInt = Field(1, description="Of which every side of a product in fp8 must be a multiple.")
     optimizers: tuple[Optimizer, ...]
     recompute: tuple[Recompute, ...]
     sequence_parallel: bool = Field(True, description="Whether it can cut norms and dropout along the sequence.")

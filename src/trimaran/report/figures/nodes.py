@@ -12,6 +12,8 @@ from trimaran.report.campaign import Campaign, Row
 from trimaran.report.figures.figure import GREY, MEASURED, PREDICTED, Figure, plot
 from trimaran.spec import Job
 
+APART = 1.4
+
 
 def nodes(campaign: Campaign) -> Figure | None:
     job = campaign.job
@@ -49,7 +51,7 @@ def nodes(campaign: Campaign) -> Figure | None:
         f" {job.layout.micro_batch} and the global batch of {job.batch.size}, and changes dp.",
         plot=plot(
             traces,
-            xaxis={"title": f"nodes of {per_node}", "type": "log", "tickvals": counts, "tickformat": "~g"},
+            xaxis={"title": f"nodes of {per_node}", "type": "log", "tickvals": _apart(counts), "tickformat": "~g"},
             yaxis={"title": "tokens per second", "type": "log", "dtick": "D2", "tickformat": "~s"},
         ),
         header=("kind", "nodes", "tokens_per_second", "layout"),
@@ -61,6 +63,15 @@ def nodes(campaign: Campaign) -> Figure | None:
             *(("measured", *each) for each in measured),
         ),
     )
+
+
+def _apart(counts: Any) -> list[float]:
+    """Those with room for their names on a logarithmic axis."""
+    kept: list[float] = []
+    for count in counts:
+        if not kept or count >= APART * kept[-1]:
+            kept.append(float(count))
+    return kept
 
 
 def _scaled(job: Job) -> tuple[Any, Any]:

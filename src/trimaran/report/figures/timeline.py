@@ -50,7 +50,7 @@ def timeline(campaign: Campaign) -> Figure | None:
         f" {idle_share(spans, job.layout.pp):.0%} of the time drawn and {made.bubble:.1%} of the whole step.",
         plot=plot(
             traces,
-            height=140 + 26 * job.layout.pp,
+            height=140 + (26 if job.layout.pp <= MOST else 16) * job.layout.pp,
             barmode="overlay",
             bargap=0.15,
             xaxis={"title": "seconds"},
