@@ -158,6 +158,6 @@ def _fastest(campaign: "Campaign") -> str:
     winner = campaign.winner
     if winner is None:
         return "none ended with a time"
-    said = f"the fastest is {words.headline(winner)}:"
-    said += f" {winner.seconds:.4g} s" if winner.seconds else ""
-    return said + (f" predicted {winner.expected.seconds:.4g} s" if winner.expected else "")
+    measured = f"{winner.seconds:.4g} s" if winner.seconds else ""
+    predicted = f"predicted {winner.expected.seconds:.4g} s" if winner.expected else ""
+    return f"the fastest is {words.headline(winner)}: {', '.join(word for word in (measured, predicted) if word)}"

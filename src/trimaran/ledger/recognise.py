@@ -34,7 +34,7 @@ def read_file(path: Path, progress: Callable[[int], object] = lambda count: None
         else:
             raise Mistake(
                 f"{name} is neither a log of Megatron-DeepSpeed, Megatron-LM or torchtitan, nor notes with a Markdown"
-                " table, nor a CSV with known columns; nothing in it can be imported."
+                " table, nor a CSV with known columns, nor a trainer's launch file; nothing in it can be imported."
             )
     if not reading.trials:
         why = f" {reading.unread[0].why[0].upper()}{reading.unread[0].why[1:]}" if reading.unread else ""
