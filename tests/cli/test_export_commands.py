@@ -3,11 +3,14 @@
 import json
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
 from tests.cli.conftest import Command
+from trimaran.cli.export import Target
+from trimaran.export.targets import TARGETS
 from trimaran.spec.files import load_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -122,3 +125,7 @@ def test_a_layout_that_does_not_fit_is_said_not_to(trimaran: Command, tmp_path: 
     assert ran.code == 0
     assert "does not fit" in ran.out
     assert "if it fitted: it needs" in ran.out
+
+
+def test_the_command_offers_every_target_there_is() -> None:
+    assert set(get_args(Target)) == TARGETS.keys()

@@ -31,10 +31,11 @@ def test_the_exported_script_trains_the_job(tmp_path: Path) -> None:
 
 
 def test_every_script_of_ours_is_shell() -> None:
-    for target in ("slurm", "trimaran", "torchtitan"):
-        for name, text in TARGETS[target](load_job("gpt-1b3-h200")).files.items():
-            if name.endswith((".sh", ".slurm")):
-                checked_syntax(text)
+    for target, wanted in (("slurm", {"train.slurm"}), ("trimaran", {"run.sh", "train.slurm"})):
+        files = TARGETS[target](load_job("gpt-1b3-h200")).files
+        assert wanted <= files.keys()
+        for name in wanted:
+            checked_syntax(files[name])
 
 
 def test_a_job_of_another_trainer_is_given_to_ours_and_said_so() -> None:

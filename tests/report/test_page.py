@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 from tests.report.conftest import Looked, trimaran
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Outcome, Setup, Source, Trial
+from trimaran.spec.files import load_job
 
 A100 = "#campaign-1"
 TABLE = f"{A100} table.trials"
@@ -118,6 +119,14 @@ def test_rows_that_cannot_be_as_printed_stand_corrected_and_the_audit_says_why(l
     row = looked.page.locator(f"{TABLE} tr", has_text="s000-L319")
     expect(row).to_contain_text("corrected: dp=4")
     expect(looked.page.locator(A100)).to_contain_text("dp 8 x tp 8 x pp 10 = 640, not the 320 devices printed")
+
+
+def test_the_job_of_the_fastest_can_be_saved_and_planned(looked: Looked, tmp_path: Path) -> None:
+    with looked.page.expect_download() as saved:
+        looked.page.locator(f"{A100} a[download]").click()
+    saved.value.save_as(tmp_path / "job.yaml")
+    layout = load_job(tmp_path / "job.yaml").layout
+    assert (layout.dp, layout.tp, layout.pp, layout.micro_batch) == (8, 4, 12, 4)
 
 
 def luminance(colour: str) -> float:

@@ -132,9 +132,9 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
     if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
         raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
     if plot is not None:
-        from trimaran.cli.probe_plot import need_plotly
+        from trimaran.cli.need import need
 
-        need_plotly()
+        need("plotly", "plotly", "--plot", "trimaran[report]")
 
 
 def _whole(path: Path, write: Any) -> None:

@@ -1,6 +1,5 @@
 """Plots of a probe in one HTML file: products over their columns, messages over their size."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +8,10 @@ if TYPE_CHECKING:
     from trimaran.spec import Cluster
 
 
-def need_plotly() -> Any:
-    from trimaran.spec import Mistake
-
-    try:
-        return import_module("plotly.subplots")
-    except ImportError:
-        raise Mistake("--plot needs plotly, which is not installed here: pip install 'trimaran[report]'.") from None
-
-
 def save_plot(measured: "Measured", cluster: "Cluster", path: Path) -> None:
-    figure = need_plotly().make_subplots(
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(
         rows=1, cols=2, subplot_titles=("Matrix products over their columns", "Bus bandwidth over the message")
     )
     _products(figure, measured, cluster)

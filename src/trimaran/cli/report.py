@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimaran.cli.importing import LedgerOption
+from trimaran.cli.need import need
 
 if TYPE_CHECKING:
     from trimaran.report.campaign import Campaign
@@ -46,7 +47,8 @@ def report(
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
         raise Mistake(f"A report is about one of them, but {' and '.join(given)} were given; leave out all but one.")
-    need_report()
+    for package in ("plotly", "jinja2", "kaleido"):
+        need(package, package, "A report", "trimaran[report]")
     from trimaran.report.figures import figures as draw
     from trimaran.report.page import page
 
@@ -67,16 +69,6 @@ def report(
             written = write_figures(figures, each)
         write_text(output, text)
     _conclude(campaigns, output, written, json)
-
-
-def need_report() -> None:
-    from importlib.util import find_spec
-
-    from trimaran.spec import Mistake
-
-    lacking = [name for name in ("plotly", "jinja2", "kaleido") if find_spec(name) is None]
-    if lacking:
-        raise Mistake(f"A report needs {' and '.join(lacking)}, not installed here: pip install 'trimaran[report]'.")
 
 
 def _asked(

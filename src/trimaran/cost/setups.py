@@ -32,6 +32,12 @@ def missing(setup: Setup) -> list[str]:
     return [name for name in NEEDED if getattr(setup, name) is None]
 
 
+def predictable(setup: Setup) -> bool:
+    """Whether a measured row says its layout, and one that exists: more stages than layers are none."""
+    known = not missing(setup) and setup.mbs is not None and setup.tp is not None and setup.pp is not None
+    return known and (setup.pp or 1) <= (setup.layers or 0)
+
+
 def slowdown(cluster: Cluster, date: str) -> float:
     """Of the recorded condition that held on this date; dates compare as printed (MM-DD)."""
     return next((c.slowdown for c in cluster.conditions if date and date <= c.until), 1.0)

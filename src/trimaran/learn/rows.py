@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trimaran.cost.setups import missing
+from trimaran.cost.setups import predictable
 from trimaran.ledger.audit import audit, corrected
 from trimaran.ledger.audit.rates import expected_tags, section_formulas, with_seconds
 from trimaran.spec import Cluster, Trial
@@ -32,9 +32,7 @@ def teaching(trials: Sequence[Trial], cluster: Cluster | None = None) -> list[Tr
         setup, outcome = trial.setup, trial.outcome
         if cluster is not None and setup.device != cluster.device.name:
             continue
-        if missing(setup) or setup.mbs is None or setup.tp is None or setup.pp is None:
-            continue
-        if setup.pp > (setup.layers or 0):
+        if not predictable(setup):
             continue
         identity = (str(setup), outcome.seconds, outcome.tflops, outcome.memory_gib, outcome.status)
         if identity not in seen:

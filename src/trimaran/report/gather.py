@@ -16,7 +16,7 @@ from trimaran.plan.ranking import choices, distinct, search
 from trimaran.plan.why import why
 from trimaran.report.campaign import Campaign, Expected, Planned, Row
 from trimaran.report.jobs import job_of
-from trimaran.report.rows import rows_of
+from trimaran.report.rows import expected_of, rows_of
 from trimaran.report.words import layout_words
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Trial
 
@@ -50,12 +50,7 @@ def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
     trials = ledger.trials((Condition("source_table", "=", begun.name),))
     if not trials:
         raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; give the ledger it ran with: --ledger.")
-    before = {
-        candidate.job.to_json(): Expected(
-            candidate.seconds, candidate.low, candidate.high, candidate.memory_gib, candidate.fits
-        )
-        for candidate in begun.candidates
-    }
+    before = {candidate.job.to_json(): expected_of(candidate) for candidate in begun.candidates}
     commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
     return _campaigns(trials, commands, tell, before)
 
@@ -134,10 +129,7 @@ def _campaign(
     commands: tuple[str, ...],
     before: dict[str, Expected],
 ) -> Campaign:
-    rows = tuple(
-        Row(row.trial, row.label, before.get(row.trial.job.to_json(), row.expected) if row.trial.job else row.expected)
-        for row in rows_of(trials)
-    )
+    rows = rows_of(trials, before)
     comparable = _comparable(rows)
     job = next((job for row in comparable[:1] if (job := job_of(row.trial))), None)
     return Campaign(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trimaran.cost.columns import STATE_BYTES
-from trimaran.cost.setups import DEFAULTS, missing, precision_of
+from trimaran.cost.setups import DEFAULTS, precision_of, predictable
 from trimaran.learn.clusters import cluster_of
 from trimaran.learn.rows import trainer_name
 from trimaran.spec import Job, Mistake, Trial, presets
@@ -13,15 +13,15 @@ def job_of(trial: Trial) -> Job | None:
     if trial.job is not None:
         return trial.job
     setup = trial.setup
-    if missing(setup) or not (setup.tp and setup.pp and setup.mbs):
+    if not predictable(setup):
         return None
-    replica = setup.tp * setup.pp
+    replica = (setup.tp or 1) * (setup.pp or 1)
     devices = setup.devices or (setup.dp or 1) * replica
     try:
         cluster = cluster_of(trial)
         per_node = setup.devices_per_node or cluster.devices_per_node
         virtual = setup.virtual_stages or 1
-        even = (setup.layers or 0) % (setup.pp * virtual) == 0
+        even = (setup.layers or 0) % ((setup.pp or 1) * virtual) == 0
         values: dict[str, Any] = {
             "name": setup.size_label or "unnamed",
             "model": {

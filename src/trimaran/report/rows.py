@@ -1,11 +1,11 @@
 """Trials as rows of a report: each with what tells it apart and what the cost model says of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 
-from trimaran.cost.setups import missing
-from trimaran.lab.choose import predicted
+from trimaran.cost.setups import predictable
+from trimaran.lab.choose import Candidate, predicted
 from trimaran.learn.clusters import cluster_of
 from trimaran.learn.rows import trainer_name
 from trimaran.learn.score import predict_trials
@@ -13,13 +13,19 @@ from trimaran.report.campaign import Expected, Row
 from trimaran.spec import Mistake, Trial, presets
 
 
-def rows_of(trials: Sequence[Trial]) -> tuple[Row, ...]:
-    """The fastest per sample first; those without a time last."""
+def rows_of(trials: Sequence[Trial], before: Mapping[str, Expected] | None = None) -> tuple[Row, ...]:
+    """The fastest per sample first; those without a time last. `before`: what a sweep expected of its Jobs, as JSON."""
     expected = _of_jobs(trials) | _of_setups([trial for trial in trials if trial.job is None])
+    if before:
+        expected |= {trial.id: before[key] for trial in trials if trial.job and (key := trial.job.to_json()) in before}
     ordered = sorted(trials, key=_seconds_per_sample)
     return tuple(
         Row(trial, label, expected.get(trial.id)) for trial, label in zip(ordered, _labels(ordered), strict=True)
     )
+
+
+def expected_of(candidate: Candidate) -> Expected:
+    return Expected(candidate.seconds, candidate.low, candidate.high, candidate.memory_gib, candidate.fits)
 
 
 def _seconds_per_sample(trial: Trial) -> float:
@@ -30,31 +36,24 @@ def _seconds_per_sample(trial: Trial) -> float:
 def _of_jobs(trials: Sequence[Trial]) -> dict[str, Expected]:
     """Of whole Jobs, by the cluster as each knew it when it ran."""
     jobs = [(trial.id, trial.job) for trial in trials if trial.job is not None]
-    return {
-        candidate.label: Expected(
-            candidate.seconds, candidate.low, candidate.high, candidate.memory_gib, candidate.fits
-        )
-        for candidate in (predicted(jobs) if jobs else ())
-    }
+    return {candidate.label: expected_of(candidate) for candidate in predicted(jobs)}
 
 
 def _of_setups(trials: Sequence[Trial]) -> dict[str, Expected]:
     """Of rows of tables and logs, which people measured on the first node."""
-    known = []
-    for trial in trials:
-        try:
-            if missing(trial.setup) or not (trial.setup.tp and trial.setup.pp and trial.setup.mbs):
-                continue
-            if trial.setup.pp > (trial.setup.layers or 0):  # more stages than layers are no layout
-                continue
-            cluster_of(trial), presets.trainer(trainer_name(trial))
-        except Mistake:
-            continue
-        known.append(trial)
+    known = [trial for trial in trials if predictable(trial.setup) and _has_presets(trial)]
     return {
         row.trial.id: Expected(row.seconds, row.low, row.high, row.memory_gib, row.fits)
         for row in predict_trials(known, cluster_of, lambda trial: presets.trainer(trainer_name(trial)))
     }
+
+
+def _has_presets(trial: Trial) -> bool:
+    try:
+        cluster_of(trial), presets.trainer(trainer_name(trial))
+    except Mistake:
+        return False
+    return True
 
 
 def _labels(trials: Sequence[Trial]) -> list[str]:
