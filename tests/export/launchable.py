@@ -1,13 +1,15 @@
 """Jobs of every kind that a launch file may have to say, and where two Jobs differ."""
 
+from pathlib import Path
 from typing import Any
 
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.spec.nouns import jobs, names
-from trimaran.spec import Job, Mistake, presets
+from trimaran.spec import Batch, Job, Mistake, Model, presets
 
+BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"
 variables = st.from_regex(r"[A-Z][A-Z_0-9]{2,10}", fullmatch=True).map(lambda name: f"X_{name}")
 
 
@@ -64,3 +66,15 @@ def _paths(one: Any, other: Any, before: str = "") -> set[str]:
 
 def covered(paths: set[str], lost: set[str]) -> bool:
     return all(any(path == field or path.startswith(f"{field}.") for field in lost) for path in paths)
+
+
+def llama(model: Model) -> Job:
+    """Of that shape on eight devices, as torchtitan would train it."""
+    return Job(
+        name="a llama",
+        model=model,
+        cluster=presets.cluster("dgx-h100").but(nodes=1),
+        trainer=presets.trainer("trimaran"),
+        layout={"dp": 8, "zero": 3},  # type: ignore[arg-type]
+        batch=Batch(size=16),
+    )

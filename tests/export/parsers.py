@@ -38,13 +38,13 @@ with open(sys.argv[1], "w") as file:
 """
 
 
-def passed_by(script: str, folder: Path, **environment: str) -> tuple[list[str], dict[str, str]]:
-    """What the script, really run, gives to torchrun: words and variables."""
+def passed_by(script: str, folder: Path, *more: str, **environment: str) -> tuple[list[str], dict[str, str]]:
+    """What the script, really run with these words, gives to torchrun: words and variables."""
     recorder, record, file = folder / "recorder.py", folder / "record.json", folder / "train.sh"
     recorder.write_text(RECORDER)
     file.write_text(script, "utf-8")
     variables = {**os.environ, "LAUNCHER": f"{sys.executable} {recorder} {record}", **environment}
-    subprocess.run(["bash", str(file)], env=variables, check=True, capture_output=True, text=True)
+    subprocess.run(["bash", str(file), *more], env=variables, check=True, capture_output=True, text=True)
     seen = json.loads(record.read_text())
     return seen["words"], seen["environment"]
 

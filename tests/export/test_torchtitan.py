@@ -2,12 +2,10 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import field, make_dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
@@ -17,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from tests.export.parsers import checked_syntax
+from tests.export.launchable import BLOOM, llama
 from tests.spec.nouns import jobs, models
 from trimaran.export.found import job_of
 from trimaran.export.torchtitan import from_torchtitan, to_torchtitan
@@ -27,7 +25,6 @@ from trimaran.spec.files import load_job
 
 FIXTURES = Path(__file__).parent / "fixtures" / "torchtitan"
 SCHEMA = json.loads((FIXTURES / "schema.json").read_text())  # of torchtitan v0.2.2, see the README beside it
-BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"
 WHOLE = ("batch.ramp", "recipe.loss_scale", "environment", "data.source")  # compared as one thing
 WORDS = ("trainer", "cluster", "model.source")  # the trainer is another, the cluster given, the source a remark
 
@@ -221,108 +218,6 @@ def run_module(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[An
     return {name: (each, vars(beside)["JobConfig"]) for name, each in registered.items()}
 
 
-# --- torchtitan's own files
-
-
-def own(name: str) -> str:
-    return (FIXTURES / f"{name}.toml").read_text()
-
-
-def test_torchtitans_8b_on_its_64_gpus() -> None:
-    found = from_torchtitan(own("llama3_8b"), "llama3_8b.toml")
-    job = job_of(found, presets.cluster("jean-zay-a100-80gb").but(nodes=8), None, "llama3_8b")
-    assert job.model == presets.model("llama3-8b")
-    assert (job.layout.dp, job.layout.tp, job.layout.pp, job.layout.zero) == (64, 1, 1, 3)
-    assert job.layout.recompute == "selective"
-    assert (job.batch, job.precision, job.optimizer) == (Batch(size=64), "bf16", "fused-adam")
-    assert (job.steps, job.recipe.warmup_samples, job.recipe.schedule) == (1000, 200 * 64, "linear")
-    assert job.recipe.undecayed == ()
-    assert found.unread == ("training.dataset = 'c4'",)
-
-
-def test_torchtitans_70b_takes_what_tensor_parallelism_leaves_for_data() -> None:
-    found = from_torchtitan(own("llama3_70b"), "llama3_70b.toml")
-    job = job_of(found, presets.cluster("jean-zay-a100-80gb").but(nodes=8), None, "llama3_70b")
-    assert job.model == presets.model("llama3-70b")
-    assert (job.layout.dp, job.layout.tp, job.layout.micro_batch, job.layout.recompute) == (8, 8, 8, "full")
-    assert job.layout.sequence_parallel
-    assert job.batch.size == 64
-
-
-def test_torchtitans_405b_on_its_128_gpus_and_what_a_job_cannot_say_of_it() -> None:
-    found = from_torchtitan(own("llama3_405b"), "llama3_405b.toml")
-    job = job_of(found, presets.cluster("dgx-h100").but(nodes=16), None, "llama3_405b")
-    assert job.model == presets.model("llama3-405b")
-    assert (job.layout.dp, job.layout.tp, job.batch.size, job.precision) == (16, 8, 32, "fp8")
-    assert set(found.unread) == {
-        "training.dataset = 'c4'",
-        "parallelism.enable_async_tensor_parallel = True",
-        "compile.enable = True",
-    }
-
-
-def test_a_plateau_before_the_learning_rate_falls_is_listed_as_unread() -> None:
-    """torchtitan's debug model has none: its two steps of warm-up and eight tenths of ten steps make the whole."""
-    text = own("debug_model")
-    assert not [line for line in from_torchtitan(text, "debug_model.toml").unread if "decay_ratio" in line]
-    plateau = text.replace("decay_ratio = 0.8", "decay_ratio = 0.5")
-    assert "lr_scheduler.decay_ratio = 0.5" in from_torchtitan(plateau, "debug_model.toml").unread
-
-
-def test_a_file_of_an_older_torchtitan_is_read_under_its_own_names() -> None:
-    """v0.1.0 had checkpoint.enable_checkpoint and training.seed."""
-    text = own("llama3_8b").replace("[checkpoint]\nenable = false", "[checkpoint]\nenable_checkpoint = true")
-    found = from_torchtitan(text.replace("steps = 1000", "steps = 1000\nseed = 7"), "old.toml")
-    assert found.values["saving"]["folder"] == "./outputs/checkpoint"
-    assert found.values["seed"] == 7
-
-
-@pytest.mark.parametrize(
-    ("preset", "pp", "layers"),
-    [("8B", 4, (8, 9, 8, 7)), ("70B", 8, (10, 11, 10, 10, 10, 10, 10, 9)), ("405B", 16, (7, *[8] * 14, 7))],
-)
-def test_stages_are_cut_as_torchtitan_cuts_them_by_default(preset: str, pp: int, layers: tuple[int, ...]) -> None:
-    """The layers are what generate_llm_fqn_per_model_part of v0.2.2 gave."""
-    text = own("llama3_8b").replace('"8B"', f'"{preset}"').replace("tensor_parallel_degree = 1", "")
-    text = text.replace("pipeline_parallel_degree = 1", f"pipeline_parallel_degree = {pp}")
-    job = job_of(
-        from_torchtitan(text.replace("local_batch_size = 1", "local_batch_size = 16"), "train.toml"),
-        presets.cluster("dgx-h100").but(nodes=pp),
-        None,
-        "unnamed",
-    )
-    assert job.stage_layers == layers
-    assert (job.layout.dp, job.layout.micro_batch, job.micro_batches) == (8, 1, 16)
-
-
-def test_two_stages_a_device_of_a_zero_bubble_are_read_as_the_layers_of_the_device() -> None:
-    """Eight stages of Llama 8B are 4 5 4 4 4 4 4 3 layers; a V deals the first and the last to one device."""
-    text = '[model]\nflavor = "8B"\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = "{}"\n'
-    found = from_torchtitan(text.format("ZBVZeroBubble"), "train.toml")
-    assert found.values["layout"]["split"] == (4 + 3, 5 + 4, 4 + 4, 4 + 4)
-    assert (found.values["layout"]["schedule"], found.values["layout"]["virtual_stages"]) == ("zero-bubble", 1)
-    assert found.unread == ("parallelism.pipeline_parallel_schedule = 'ZBVZeroBubble'",)
-    round_robin = from_torchtitan(text.format("InterleavedZeroBubble"), "train.toml")
-    assert round_robin.values["layout"]["split"] == (4 + 4, 5 + 4, 4 + 4, 4 + 3)
-
-
-def test_weights_cut_over_some_replicas_and_repeated_over_others_are_listed_as_unread() -> None:
-    text = "[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
-    found = from_torchtitan(text, "train.toml")
-    assert (found.values["layout"]["dp"], found.values["layout"]["zero"]) == (8, 3)
-    assert found.unread == ("parallelism.data_parallel_replicate_degree = 2",)
-
-
-def test_a_model_that_is_not_known_is_asked_for() -> None:
-    found = from_torchtitan(own("llama3_8b").replace('"llama3"', '"qwen3"').replace('"8B"', '"32B"'), "qwen.toml")
-    cluster = presets.cluster("dgx-h100").but(nodes=1)
-    assert {"model.name = 'qwen3'", "model.flavor = '32B'"} <= set(found.unread)
-    with pytest.raises(Mistake, match="--model"):
-        job_of(found, cluster, None, "qwen.toml")
-    given = presets.model("gpt-1b3")
-    assert job_of(found, cluster, given, "qwen.toml").model == given.but(seq_len=8192)
-
-
 # --- the learning rate
 
 
@@ -371,17 +266,6 @@ def titan_factor(step: int, steps: int, stated: dict[str, Any]) -> float:
 
 
 # --- what it cannot express, and mistakes
-
-
-def llama(model: Model) -> Job:
-    return Job(
-        name="a llama",
-        model=model,
-        cluster=presets.cluster("dgx-h100").but(nodes=1),
-        trainer=presets.trainer("trimaran"),
-        layout={"dp": 8, "zero": 3},  # type: ignore[arg-type]
-        batch=Batch(size=16),
-    )
 
 
 def test_blooms_own_job_loses_what_makes_it_bloom() -> None:
@@ -448,69 +332,3 @@ def test_a_shape_that_torchtitan_cannot_have_gets_a_sentence() -> None:
     odd = presets.model("gpt-1b3").but(hidden=33, heads=11, kv_heads=11, ffn_hidden=64)
     with pytest.raises(Mistake, match="rotary positions turn pairs of channels, but a head has 3"):
         to_torchtitan(llama(odd))
-
-
-# --- the scripts
-
-
-@dataclass
-class Started:
-    words: list[str]
-    environment: dict[str, str]
-
-
-def start(files: dict[str, str], folder: Path, *more: str, **environment: str) -> Started:
-    """Runs run.sh with a launcher that only writes down how it was called."""
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    recorder = folder / "recorder.py"
-    recorder.write_text("import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))")
-    launcher = {"LAUNCHER": f"{sys.executable} {recorder}", "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        ["bash", str(folder / "run.sh"), *more],
-        env={**launcher, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return Started(*json.loads(done.stdout))
-
-
-def test_the_script_starts_torchtitan_on_every_device_with_the_jobs_variables(tmp_path: Path) -> None:
-    job = load_job(BLOOM).but(environment={"NCCL_DEBUG": "it's a $HOME", "not a name": "1"})
-    started = start(to_torchtitan(job).files, tmp_path, "--training.steps", "3", MASTER_ADDR="first", TOKENIZER="tok")
-    given = dict(zip(started.words[::2], started.words[1::2], strict=True))
-    assert given == {
-        "--nproc_per_node": "8",
-        "--nnodes": "48",
-        "--rdzv_endpoint": "first:6000",
-        "--rdzv_backend": "c10d",
-        "--local-ranks-filter": "0",
-        "--role": "rank",
-        "--tee": "3",
-        "-m": "torchtitan.train",
-        "--job.config_file": str(tmp_path / "train.toml"),
-        "--model.hf_assets_path": "tok",
-        "--training.steps": "3",
-    }
-    assert started.environment["NCCL_DEBUG"] == "it's a $HOME"
-    assert started.environment["PYTHONPATH"] == str(tmp_path)  # where the module of the shape lies
-
-
-def test_the_script_shows_the_rank_that_knows_the_loss(tmp_path: Path) -> None:
-    """Two stages of two replicas on one node: the second stage begins with rank 2."""
-    job = llama(presets.model("llama3-8b")).but(
-        cluster=presets.cluster("dgx-h100").but(nodes=1, devices_per_node=4), layout={"dp": 2, "pp": 2, "zero": 2}
-    )
-    words = start(to_torchtitan(job).files, tmp_path, DATASET_PATH="c4 here").words
-    assert words[words.index("--local-ranks-filter") + 1] == "2"
-    assert words[-2:] == ["--training.dataset_path", "c4 here"]
-
-
-def test_every_script_is_good_shell_whatever_the_job_is_called() -> None:
-    files = to_torchtitan(load_job(BLOOM).but(name='a "job"\n$(echo no)')).files
-    scripts = [text for name, text in files.items() if name.endswith((".sh", ".slurm"))]
-    assert len(scripts) == 2
-    for text in scripts:
-        checked_syntax(text)

@@ -136,7 +136,7 @@ def test_a_mistake_is_a_sentence_before_anything_is_measured(
 
 
 def test_without_plotly_it_says_what_to_install(trimaran: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.subplots", None)
+    monkeypatch.setitem(sys.modules, "plotly", None)
     ran = trimaran("probe", "--plot", "probe.html")
     assert (ran.code, ran.out) == (2, "")
     assert "pip install 'trimaran[report]'" in ran.err
