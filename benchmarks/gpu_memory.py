@@ -43,6 +43,7 @@ def predicted_gib(job: Job) -> float:
 
 def measured_gib(job: Job) -> tuple[float, float] | None:
     """Reserved and allocated at the peak; None where memory ran out."""
+    torch.compiler.reset()  # it refuses to compile one function for many shapes
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -77,6 +78,7 @@ def main() -> int:
             print(f"micro batch {micro_batch}, recompute {recompute}", file=sys.stderr, flush=True)
             expected, found = predicted_gib(asked), measured_gib(asked)
             rows.append((recompute, micro_batch, expected, *(found or (None, None))))
+            print(f"predicted {expected:.2f}, found {found}", file=sys.stderr, flush=True)
     ends = []
     for recompute in options.largest:
         expected_most = largest(job, recompute)

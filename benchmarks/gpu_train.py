@@ -80,6 +80,7 @@ KINDS = {
     "attention": ("sdpa", "flash", "cudnn", "fmha"),
     "products": ("nvjet", "gemm", "cutlass"),
     "optimizer": ("div_mul_sqrt", "adam", "multi_tensor"),
+    "rounding to 8 bits": ("linalg_vector_norm", "scaled_mm", "_turn"),
     "loss": ("amax", "scatter_select", "bitwise_and"),
     "GELU": ("gelu", "sigmoid"),
     "norms and residual sums": ("layer_norm", "rms_norm", "fused_add"),
@@ -103,14 +104,21 @@ def timed(step: Step, first: int) -> list[float]:
 
 
 def profiled(step: Step) -> Counter[str]:
-    """Milliseconds of a step by kind of operation."""
+    """Milliseconds of a step by kernel."""
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as record:
         for number in range(PROFILED):
             step(number)
         torch.cuda.synchronize()
     found: Counter[str] = Counter()
     for event in record.key_averages():
-        found[kind(event.key)] += event.self_device_time_total / 1e3 / PROFILED
+        found[event.key] += event.self_device_time_total / 1e3 / PROFILED
+    return found
+
+
+def by_kind(kernels: Counter[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for kernel, ms in kernels.items():
+        found[kind(kernel)] += ms
     return found
 
 
@@ -120,6 +128,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
     parser.add_argument("--fp8", action="store_true", help="Ours in fp8 too.")
     parser.add_argument("--beside", type=Path, help="A folder with checkouts of nanoGPT and torchtitan 0.2.2.")
+    parser.add_argument("--kernels", type=int, default=0, metavar="N", help="The longest of each, by name.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     job = changed(load_job(options.job), options.settings)
@@ -141,7 +150,7 @@ def main() -> int:
             seconds[name] += timed(step, WARM_UP + turn * STEPS)[1:]
             print(f"{name}: round {turn + 1} of {ROUNDS}", file=sys.stderr)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    kinds = {name: profiled(step) for name, step in steps.items()}
+    kernels = {name: profiled(step) for name, step in steps.items()}
     peak = torch.cuda.max_memory_allocated() / 2**30
 
     if options.json:
@@ -150,7 +159,8 @@ def main() -> int:
                 "seconds": s,
                 "tflops": flops[name] / s / 1e12,
                 "first_seconds": first_seconds[name],
-                "ms": kinds[name],
+                "ms": by_kind(kernels[name]),
+                "kernels": dict(kernels[name].most_common(options.kernels)),
             }
             for name, s in medians.items()
         }
@@ -167,9 +177,12 @@ def main() -> int:
         ]
         columns = ["trainer", "ms a step", "shortest", "longest", "TFLOP/s", "s to the first step"]
         print_table(f"{options.job} on {torch.cuda.get_device_name()}, {peak:.1f} GiB", columns, rows)
-        for name, found in kinds.items():
-            shares = [[what, f"{ms:.1f}", f"{ms / sum(found.values()):.1%}"] for what, ms in found.most_common()]
-            print_table(f"{name}: a step by kind of operation", ["operation", "ms", "share"], shares)
+        for name, found in kernels.items():
+            for what, counted in (("kind of operation", by_kind(found)), ("kernel", found)):
+                most = counted.most_common(options.kernels if what == "kernel" else None)
+                shares = [[each[:90], f"{ms:.1f}", f"{ms / sum(found.values()):.1%}"] for each, ms in most]
+                if shares:
+                    print_table(f"{name}: a step by {what}", [what, "ms", "share"], shares)
     reached = [meets(name, flops[name] / medians[name] / 1e12, GOAL) for name in ("trimaran",)]
     for (one, other), goal in GOALS.items():
         if one in medians and other in medians:

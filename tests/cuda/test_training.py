@@ -14,6 +14,7 @@ from trimaran.engine.position import Position
 from trimaran.engine.run import Stop, loop
 from trimaran.engine.telling import Done, Teller
 from trimaran.engine.trainer import Asks, Trainer
+from trimaran.engine.turning import turned
 from trimaran.engine.weights import Slot
 from trimaran.engine.world import World
 from trimaran.spec.changes import changed
@@ -26,13 +27,13 @@ pytestmark = [
 STEPS = 8
 
 
-def losses(device: str, *settings: str) -> list[float]:
+def losses(device: str, *settings: str, steps: int = STEPS) -> list[float]:
     """Of `tiny` with these settings, step by step."""
     torch.compiler.reset()
     job = changed(load_job("tiny"), list(settings))
     trainer, source = Trainer(job, World(job.layout, torch.device(device))), source_of(job)
     size = job.batch.size
-    parts = [batch(job, source, i * size, size, 0, trainer.world.device) for i in range(STEPS)]
+    parts = [batch(job, source, i * size, size, 0, trainer.world.device) for i in range(steps)]
     return [float(trainer.step(part).loss) for part in parts]
 
 
@@ -62,7 +63,8 @@ def test_losses_in_bf16_are_near_those_of_a_cpu_in_fp32(size: int) -> None:
 def test_losses_in_fp8_are_near_those_of_a_cpu() -> None:
     """Which rounds to the same 8-bit numbers; sums differ in bf16's last bits."""
     settings = ("precision=fp8", "optimizer=fused-adam")
-    assert losses("cuda", *settings) == pytest.approx(losses("cpu", *settings), rel=3e-3)
+    few = 2  # a CPU takes 20 s for each
+    assert losses("cuda", *settings, steps=few) == pytest.approx(losses("cpu", *settings, steps=few), rel=3e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
@@ -71,6 +73,14 @@ def test_compiling_does_not_change_the_losses(precision: str) -> None:
     with torch.compiler.set_stance("force_eager"):
         plain = losses("cuda", f"precision={precision}")
     assert compiled == pytest.approx(plain, rel={"fp32": 1e-5, "bf16": 1e-3, "fp8": 3e-3}[precision])
+
+
+@pytest.mark.parametrize("shape", [(256, 128), (300, 70), (1, 129), (129, 1), (4096, 1000)], ids=str)
+def test_turned_bytes_are_those_of_a_cpu(shape: tuple[int, int]) -> None:
+    numbers = torch.randint(0, 256, shape, dtype=torch.uint8)
+    found = turned(numbers.cuda())
+    assert found.is_contiguous()
+    assert torch.equal(found.cpu(), numbers.t())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

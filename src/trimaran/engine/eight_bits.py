@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trimaran.engine.collectives import gathered, scattered
+from trimaran.engine.turning import turned
 from trimaran.spec import Mistake
 
 VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
@@ -46,26 +47,29 @@ def counted(x: Tensor, kind: torch.dtype, unit: Tensor) -> EightBits:
     return EightBits((x * unit.reciprocal()).to(kind, memory_format=torch.contiguous_format), unit)
 
 
-def product(a: EightBits, b: EightBits, dtype: torch.dtype, fast: bool = False) -> Tensor:
-    """a @ b.t(): the rows of both lie in one piece, as a GPU wants it. `fast`: sums may be a little shorter than fp32,
-    which a forward pass does not feel."""
+def product(a: EightBits, b: EightBits, dtype: torch.dtype, bias: Tensor | None = None, fast: bool = False) -> Tensor:
+    """a @ b.t() + bias: the rows of both lie in one piece, as a GPU wants it. `fast`: sums may be a little shorter than
+    fp32, which a forward pass does not feel."""
     # Compilers of early 2026 cannot trace the public torch.nn.functional.scaled_mm (PyTorch's issue 180604).
-    return torch._scaled_mm(a.numbers, b.numbers.t(), a.unit, b.unit, out_dtype=dtype, use_fast_accum=fast)
+    return torch._scaled_mm(a.numbers, b.numbers.t(), a.unit, b.unit, bias, out_dtype=dtype, use_fast_accum=fast)
 
 
 class EightBitProduct(torch.autograd.Function):
-    """x @ weight.t(), all three products in 8 bits. Kept for the backward pass: x in 8 bits, and the weight as it is,
-    which is there anyway; 8-bit copies would be one for each micro batch in flight, and whole under ZeRO 3.
+    """x @ weight.t() + bias, all three products in 8 bits. Kept for the backward pass: x in 8 bits, and the weight as
+    it is, which is there anyway; 8-bit copies would be one for each micro batch in flight, and whole under ZeRO 3.
 
-    With a group, x is a slice of the tokens: it is rounded, then gathered, and only the slice is kept."""
+    With a group, x is a slice of the tokens: it is rounded, then gathered, and only the slice is kept. `normed`: x is a
+    norm's result, which needs engine.turning."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, group: Any = None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, group: Any = None, normed: bool = False
+    ) -> Tensor:
         values = counted(x, VALUES, unit_for(x, VALUES, group))
         matrix = counted(weight, VALUES, unit_for(weight, VALUES))
         ctx.save_for_backward(values.numbers, values.unit, weight, matrix.unit)
-        ctx.group = group
-        return product(whole(values, group), matrix, x.dtype, fast=True)
+        ctx.group, ctx.has_bias, ctx.normed = group, bias is not None, normed
+        return product(whole(values, group), matrix, x.dtype, bias, fast=True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -75,7 +79,9 @@ class EightBitProduct(torch.autograd.Function):
         if ctx.group is not None:
             grad_x = scattered(grad_x, ctx.group)
         values = whole(EightBits(numbers, unit), ctx.group)
-        return grad_x, product(gradient.turned, values.turned, weight.dtype), None
+        inputs = EightBits(turned(values.numbers), unit) if ctx.normed else values.turned
+        grad_bias = grad.sum(0) if ctx.has_bias else None
+        return grad_x, product(gradient.turned, inputs, weight.dtype), grad_bias, None, None
 
 
 def whole(x: EightBits, group: Any) -> EightBits:

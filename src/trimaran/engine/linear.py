@@ -19,11 +19,9 @@ class ColumnLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.eight_bits:
-            cut = self.axis.cuts_tokens
-            y = EightBitProduct.apply(
-                x if cut else into_layers(x, self.axis), self.weight, self.axis.group if cut else None
-            )
-            return y if self.bias is None else y + self.bias
+            if self.axis.cuts_tokens:
+                return EightBitProduct.apply(x, self.weight, self.bias, self.axis.group, True)
+            return EightBitProduct.apply(into_layers(x, self.axis), self.weight, self.bias, None, True)
         if self.axis.cuts_tokens:
             return GatherLinear.apply(x, self.weight, self.bias, self.axis.group)
         return F.linear(into_layers(x, self.axis), self.weight, self.bias)

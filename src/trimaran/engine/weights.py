@@ -4,6 +4,7 @@ Both give the optimizer the same thing: Slots, this rank's fp32 values with thei
 not means: the loss is divided by the tokens of the whole batch before.
 """
 
+import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
@@ -149,14 +150,16 @@ class Replicated(Weights):
 
     def materialise(self) -> None:
         super().materialise()
-        for slot, parameter in zip(self.slots, self.parameters, strict=True):
-            parameter.register_post_accumulate_grad_hook(partial(self._arrived, slot))
+        for index, parameter in enumerate(self.parameters):
+            # Python cannot look into a hook for a circle of owners: one that owned us would keep us for ever.
+            parameter.register_post_accumulate_grad_hook(partial(Replicated._arrived, weakref.proxy(self), index))
         self.reduction = Reduction(self.world.group("dp")) if self.world.layout.dp > 1 else None
         self.is_last = False  # of the micro batches: what arrives now is complete
         self.is_only = False
 
-    def _arrived(self, slot: Slot, parameter: Tensor) -> None:
+    def _arrived(self, index: int, parameter: Tensor) -> None:
         """A parameter has its gradient of one micro batch."""
+        slot = self.slots[index]
         if self.dtype != torch.float32 and not (self.is_only and self.takes_any_precision):
             assert parameter.grad is not None
             if slot.value.grad is None:
@@ -168,9 +171,9 @@ class Replicated(Weights):
             self.reduction.add(slot.gradient)
 
     def collect(self) -> None:
-        for slot, parameter in zip(self.slots, self.parameters, strict=True):
+        for index, parameter in enumerate(self.parameters):
             if self.dtype != torch.float32 and parameter.grad is not None:
-                self._arrived(slot, parameter)
+                self._arrived(index, parameter)
 
     def before(self, micro_batch: int, count: int) -> None:
         self.is_last, self.is_only = micro_batch == count - 1, count == 1

@@ -1,5 +1,6 @@
 """What the supervisor of a trial is told: the trainer's command, its environment, its limits."""
 
+import os
 import shlex
 import socket
 import sys
@@ -13,6 +14,7 @@ from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.files import save
 
 WARM_UP = 2  # iterations that our trainer marks so
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PATIENCE_SECONDS = 60  # of our ranks with each other
 
 
@@ -33,7 +35,12 @@ def write_order(
     order = {
         "trial": attempt.id,
         "command": [*(wrapped or []), *command_of(sweep, job, folder)],
-        "environment": {**job.environment, **flight_recorder(job, folder), **(environment or {})},
+        "environment": {
+            **compile_cache(sweep, folder),
+            **job.environment,
+            **flight_recorder(job, folder),
+            **(environment or {}),
+        },
         "limit_seconds": 60 * measuring.minutes,
         "memory_bytes": round(sweep.place.memory_gib * GIB) if sweep.place.memory_gib else None,
         "cpus": None,
@@ -104,6 +111,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def compile_cache(sweep: Sweep, folder: Path) -> dict[str, str]:
+    """Where PyTorch keeps what it compiled for the next trial. It has a folder of this machine for that, which all
+    trials here find again; a SLURM job may be on another node, or have a /tmp of its own."""
+    if sweep.place.kind == "local" or CACHE in os.environ:
+        return {}
+    return {CACHE: str(folder.parent.parent / "compiled")}
 
 
 def flight_recorder(job: Job, folder: Path) -> dict[str, str]:
