@@ -3,7 +3,8 @@
     python benchmarks/fp8_loss.py [--job gpt-1b3-h200] [--steps 300] [--set recipe.learning_rate=2e-4 ...]
 
 Prints the mean loss of every 50 steps of both, and how far the means of any 20 steps in a row are apart. Goal: never
-more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the library in any case.
+more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the library in any case, and the
+learning rate rises over the first 50 steps, without which large models go astray in any precision. Both run at once.
 """
 
 import argparse
@@ -18,16 +19,21 @@ import numpy.typing as npt
 
 from stdlib_training import TRIMARAN, prepare
 from trimaran.cli.show import print_table
+from trimaran.spec.changes import changed
+from trimaran.spec.files import load_job
 
-GOAL, WINDOW, SHOWN = 0.01, 20, 50
+GOAL, WINDOW, SHOWN, WARM_UP = 0.01, 20, 50, 50
 
 
-def losses(folder: Path, job: str, precision: str, steps: int, changes: list[str]) -> npt.NDArray[np.float64]:
+def started(folder: Path, job: str, precision: str, steps: int, changes: list[str]) -> "subprocess.Popen[bytes]":
     settings = [f"precision={precision}", "data.source=stdlib/tokens", *changes]
     command = [*TRIMARAN, "train", job, "--steps", str(steps), "--metrics", f"{precision}.jsonl"]
     command += [word for setting in settings for word in ("--set", setting)]
-    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    records = [json.loads(line) for line in (folder / f"{precision}.jsonl").read_text().splitlines()]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+
+
+def losses(metrics: Path) -> npt.NDArray[np.float64]:
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
     return np.array([record["loss"] for record in records if "loss" in record])
 
 
@@ -38,9 +44,15 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], help="A field of the job, as for `trimaran train`.")
     asked = parser.parse_args()
     job = str(Path(asked.job).resolve()) if Path(asked.job).exists() else asked.job
+    warm_up = WARM_UP * changed(load_job(job), asked.set).batch.size
+    changes = [f"recipe.warmup_samples={warm_up}", *asked.set]
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name))
-        wide, narrow = (losses(Path(name), job, kind, asked.steps, asked.set) for kind in ("bf16", "fp8"))
+        runs = {kind: started(Path(name), job, kind, asked.steps, changes) for kind in ("bf16", "fp8")}
+        for kind, run in runs.items():
+            if run.wait():
+                raise SystemExit(f"The run in {kind} ended with exit code {run.returncode}.")
+        wide, narrow = (losses(Path(name) / f"{kind}.jsonl") for kind in runs)
     rows = []
     for begin in range(0, asked.steps, SHOWN):
         means = [curve[begin : begin + SHOWN].mean() for curve in (wide, narrow)]

@@ -65,7 +65,7 @@ def largest(job: Job, recompute: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", default="gpt-1b3-h200")
-    parser.add_argument("--micro-batches", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--micro-batches", type=int, nargs="*", default=[4, 8, 16])
     parser.add_argument("--largest", nargs="*", default=["none", "full"], help="Of which recompute to find it.")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
     parser.add_argument("--json", action="store_true")
@@ -104,7 +104,7 @@ def main() -> int:
         for recompute, most, trains, more in ends:
             said = f"{'trains' if trains else 'runs out of memory'}, {most + 1} {'trains too' if more else 'does not'}"
             print(f"recompute {recompute}: largest micro batch predicted {most}; it {said}.")
-    good = len(errors) == len(rows) and max(map(abs, errors)) <= WITHIN
+    good = len(errors) == len(rows) and max(map(abs, errors), default=0.0) <= WITHIN
     return 0 if good and all(trains and not more for *_, trains, more in ends) else 1
 
 

@@ -1,6 +1,7 @@
 """Bytes of our own engine, tensor by tensor: what `engine` keeps, and makes for a moment, in a training step.
 
-Checked against whole steps on fake tensors (`trimaran memory`, tests/engine/test_memory.py). Everything is a column.
+Checked against whole steps on fake tensors (`trimaran memory`, tests/engine/test_memory.py), and what a compiler
+changes on a GPU against an H200 (benchmarks/gpu_memory.py). Everything is a column.
 Letters as in the papers: t tokens of a micro batch, h hidden, f width of the MLP, V rows of the vocabulary.
 """
 
@@ -15,6 +16,7 @@ from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_par
 FP32 = 4
 PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
 CHUNK_LOGITS = 2**27  # made at once: half a GiB in fp32, enough for full-speed products, small beside a model
+LIBRARY_BYTES = 2**27  # on a GPU: what cuBLAS and cuDNN take for themselves; seen on an H200
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
     weights = compute * np.where(sharded & (c.zero == 3) & alone, layer + ends, parameters)
     originals = np.where(sharded | (compute != FP32), FP32, 0)
     optimizer = parameters * (STATE_BYTES[c.optimizer] + originals) / shard
-    all_gradients = parameters * FP32 / np.where(sharded & (c.zero >= 2) & alone, shard, 1)
+    compiled = is_compiled(c, on_gpu)
+    width = np.where(as_they_come(c, on_gpu), compute, FP32)
+    all_gradients = parameters * width / np.where(sharded & (c.zero >= 2) & alone, shard, 1)
 
     # Adam takes roots of its second moments: on a GPU of all at once, else of a tensor. FSDP2 has given the gathered
     # weights up by then; but where it reduces each micro batch's gradients, those that belong to no block come last.
@@ -56,15 +60,20 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
     beside = np.where(sharded, np.where((c.zero >= 2) & alone, reduction, 0.0), roots)
 
     flying = in_flight(c, depth)
-    micro = kept(c, stage)
+    never_full = flying >= c.micro_batches
+    micro = kept(c, stage, compiled)
     activations = flying * micro + bias_bytes(c)
-    working = layer_working(c, sharded, layer)
+    in_layer = layer_working(c, sharded, layer, compiled)
+    # The head's gradient is there from the loss on; a tied one waits for the embedding's.
+    tied = np.asarray(c.tied, bool) & alone
+    head = np.where(tied, compute, np.where(never_full, width, 0)) * vocabulary
+    working = in_layer + np.where(has_last & ~sharded, head, 0.0)
     # The embedding's gradient comes when its micro batch is done with everything else.
     working = np.maximum(working, has_first * (vocabulary * compute * np.where(sharded, 1, 2) - micro))
     pending = np.where(c.schedule == 3, c.pp - depth, 0)  # micro batches whose weight gradients a zero bubble puts off
     put_off = stage_layers(c, stage) * layer_put_off(c)
     working = working + np.where(pending > 0, (pending + 1) * put_off + sharded * layer * compute, 0.0)
-    loss = has_last * (loss_bytes(c) + whole(c) + pending * put_off)
+    loss = has_last * (loss_bytes(c, compiled) + whole(c) + pending * put_off)
     working = working + has_last * sharded * vocabulary * compute  # the head's gradient waits for the whole block
     # ZeRO 3 under a pipeline has given the blocks up when the loss comes, and gathers them one after another again.
     given_up = np.where(sharded & (c.zero == 3) & ~alone, (parameters - ends) * compute, 0.0)
@@ -76,9 +85,11 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
     waiting = has_last * others * (whole(c) + vocabulary * compute)
 
     # Gradients are made by the first backward pass, and where no forward pass follows it, in the activations' place.
-    never_full = flying >= c.micro_batches
     busy = np.where(never_full, 0.0, all_gradients) + activations + working + logits + waiting
     made = has_first * vocabulary * compute
+    # The last to be made are those of the first layer, beside what it works with.
+    one = micro / stage_layers(c, stage) + in_layer - np.where(sharded, 0.0, layer * width)
+    made = np.maximum(made, np.where(sharded, 0.0, one))
     after = np.where(never_full, all_gradients + activations - micro + made + waiting, 0.0)
     last = np.maximum(busy, after)
     later, updates = after > busy, all_gradients + beside > last
@@ -91,10 +102,22 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
         gradients=then(np.where(never_full, 0.0, all_gradients), all_gradients, all_gradients),
         optimizer=optimizer,
         activations=then(activations, activations - micro, 0.0),
-        working=then(working, made, 0.0),
+        working=then(working, made, 0.0) + on_gpu * LIBRARY_BYTES,
         logits=then(logits + waiting, waiting, 0.0),
         update=then(0.0, 0.0, beside),
     )
+
+
+def is_compiled(c: Columns, on_gpu: bool) -> Any:
+    """As in engine.compiled."""
+    return on_gpu & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))
+
+
+def as_they_come(c: Columns, on_gpu: bool) -> Any:
+    """Where gradients stay in the precision they are computed in: nothing is added to them, and the optimizer takes
+    them so (engine.weights)."""
+    one_device, one_pass = c.dp * c.tp * c.pp == 1, on_gpu and c.optimizer == "fused-adam"
+    return one_device & (c.micro_batches == 1) & one_pass
 
 
 def stage_layers(c: Columns, stage: str) -> Any:
@@ -120,27 +143,35 @@ def in_flight(c: Columns, depth: Any) -> Any:
     return np.minimum(np.where(c.schedule == 0, c.micro_batches, held), c.micro_batches)
 
 
-def kept(c: Columns, stage: str) -> Any:
+def kept(c: Columns, stage: str, compiled: Any) -> Any:
     """By one micro batch on one device between its forward and its backward pass."""
-    per_layer = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1))
+    per_layer = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1, compiled))
     # The output, kept for the next stage or the final norm; an embedding's norm keeps its input.
     chunks = np.where(c.schedule == 2, c.virtual, 1)
     beside = chunks + ((stage == "first") | (c.pp == 1)) * c.embedding_norm
     return stage_layers(c, stage) * per_layer + beside * boundary(c)
 
 
-def layer_kept(c: Columns, selective: Any) -> Any:
+def layer_kept(c: Columns, selective: Any, compiled: Any) -> Any:
     """Inputs and outputs of both norms; queries, keys, values and the attention's result; inside the MLP its product
     and the activation of it, or with a gate both of these, the opened gate and the result. In fp8 what goes into a
-    product is kept as 8-bit numbers; the attention keeps its result beside them."""
+    product is kept as 8-bit numbers; the attention keeps its result beside them.
+
+    A compiler makes some of it again: the attention's result where the attention itself is repeated, and 8-bit numbers
+    but those of a norm. It keeps something too: the rows of the weights from which query, key and value come apart, or
+    of one matrix the 8-bit numbers."""
     compute, given = COMPUTE_BYTES[c.precision], PRODUCT_BYTES.get(c.precision, COMPUTE_BYTES[c.precision])
+    eight_bits = given != compute
     grouped = c.kv_heads < c.heads
     copies = np.where(c.rotary, c.hidden + c.kv_width, grouped * c.hidden)  # of queries and keys, for the attention
-    result = np.where(selective | (given == compute), 0, c.hidden)
-    attention = (c.hidden + 2 * c.kv_width + np.where(selective, 0, copies) + result) * compute + c.hidden * given
-    mlp = c.ffn * (np.where(c.matrices == 3, 3, 1) * compute + given)
+    result = np.where(selective | (not eight_bits), 0, c.hidden)
+    attention = (c.hidden + 2 * c.kv_width + np.where(selective, 0, copies) + result) * compute
+    attention = attention + np.where(compiled & (selective | eight_bits), 0, c.hidden * given)
+    mlp = c.ffn * (np.where(c.matrices == 3, 3, 1) * compute + np.where(compiled & eight_bits, 0, given))
     sums = np.where(selective, 0, c.heads) * FP32  # of the softmax
-    return (2 + 2 * given / compute) * boundary(c) + c.tokens / c.tp * (attention + mlp + sums)
+    apart = np.where(selective, 0, (c.hidden + 2 * c.kv_width) * c.hidden * compute)
+    matrices = np.where(compiled, c.hidden * c.ffn * given if eight_bits else apart, 0)
+    return (2 + 2 * given / compute) * boundary(c) + c.tokens / c.tp * (attention + mlp + sums) + matrices
 
 
 def layer_put_off(c: Columns) -> Any:
@@ -149,7 +180,7 @@ def layer_put_off(c: Columns) -> Any:
     return 3 * boundary(c) + c.tokens / c.tp * inside * COMPUTE_BYTES[c.precision]
 
 
-def layer_working(c: Columns, sharded: Any, layer: Any) -> Any:
+def layer_working(c: Columns, sharded: Any, layer: Any, compiled: Any) -> Any:
     """Made by the backward pass of a layer, less what it has given up by then: at the MLP's second matrix, or, where
     gradients wait for the whole block, at the end of it. Where each block reduces its own, the buffer of the block
     before is still there; where weights are gathered block by block, so is the next one's."""
@@ -157,10 +188,10 @@ def layer_working(c: Columns, sharded: Any, layer: Any) -> Any:
     gradient = boundary(c) + np.where(np.logical_and(c.sequence_parallel, c.tp > 1), whole(c), 0.0)
     inside = c.tokens * c.ffn / c.tp * compute * np.where(c.matrices == 3, 2, 1)
     matrix = c.hidden * c.ffn / c.tp * compute
-    again = np.where(c.recompute == 2, layer_kept(c, False) - boundary(c), 0.0)
+    again = np.where(c.recompute == 2, layer_kept(c, False, compiled) - boundary(c), 0.0)
     middle = gradient + again + np.maximum(inside + matrix + rounded_bytes(c), scaled_bytes(c))
     reduces = sharded & (c.zero >= 2) & (c.pp == 1)
-    own = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1))
+    own = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1, compiled))
     buffer = np.where(reduces, layer * FP32, 0.0)
     end = boundary(c) + layer * compute + buffer - own
     gathers = np.where(reduces & (c.zero == 3), layer * compute, 0.0)
@@ -188,13 +219,13 @@ def chunk_tokens(rows: Any) -> Any:
     return np.maximum(128, CHUNK_LOGITS // rows // 128 * 128)
 
 
-def loss_bytes(c: Columns) -> Any:
-    """Logits of one chunk of tokens, and the gradients that the loss makes at once."""
+def loss_bytes(c: Columns, compiled: Any) -> Any:
+    """Logits of one chunk of tokens, and the gradients that the loss makes at once. Compiled, it needs no fp32 ones."""
     compute = COMPUTE_BYTES[c.precision]
     rows = c.vocab_rows / c.tp
     chunk = chunk_tokens(rows)
     logits = np.minimum(chunk, c.tokens) * rows
     matrix = rows * c.hidden
     summed = np.where(chunk < c.tokens, matrix * FP32, 0.0)
-    first = logits * (FP32 + (compute if compute != FP32 else 0))
+    first = logits * np.where(compiled, 2 * compute, FP32 + (compute if compute != FP32 else 0))
     return whole(c) + summed + np.maximum(first, logits * compute + matrix * compute)

@@ -11,7 +11,7 @@ from trimaran.spec import Mistake, Model
 
 ASPECT = 128  # hidden over layers in the GPT-3 family: 4096/32, 5120/40, 12288/96
 HEAD = 128
-LAYER_STEP = HEAD_STEP = 4  # so that pipelines and tensor widths of 4 divide, and of 8 every other time
+STEP = 4  # of layers and heads, so that pipelines and tensor widths of 4 divide, and of 8 every other time
 MOST_NODES = 2**14
 MOST_LAYERS = 4096
 
@@ -44,9 +44,9 @@ def fewest_nodes(question: Question, most: int = MOST_NODES) -> Fit:
     )
 
 
-def shape(layers: int, aspect: float = ASPECT, **more: Any) -> Model:
-    """A GPT of this depth: hidden = aspect x layers, rounded to heads of 128 in fours."""
-    heads = max(1, round(aspect * layers / HEAD / HEAD_STEP)) * HEAD_STEP
+def shape(layers: int, aspect: float = ASPECT, step: int = STEP, **more: Any) -> Model:
+    """A GPT of this depth: hidden = aspect x layers, rounded to heads of 128 in such steps."""
+    heads = max(1, round(aspect * layers / HEAD / step)) * step
     hidden = heads * HEAD
     return Model.of({"name": f"{hidden}x{layers}", "layers": layers, "hidden": hidden, "heads": heads, **more})
 
@@ -55,29 +55,30 @@ def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Fit, Mode
     """The deepest shape of this aspect that fits, and the next one, which does not.
 
     Asked with the smallest memory a layout can have (micro batch 1, full recompute where that is not fixed otherwise);
-    depth is found by doubling and halving, then a few steps on, since what divides is not monotonous.
+    depth is found by doubling and halving, then a few steps on, since what divides is not monotonous. On one device
+    nothing need divide.
     """
-    like = question.model
-    more = {"vocab": like.vocab, "seq_len": like.seq_len}
+    like, step = question.model, 1 if question.cluster.devices == 1 else STEP
+    more = {"step": step, "vocab": like.vocab, "seq_len": like.seq_len}
     smallest = {"mbs": frozenset([1]), "recompute": frozenset(["full"])}
 
     def fits(layers: int) -> bool:
         tight = question.but(model=shape(layers, aspect, **more), fixed={**smallest, **question.fixed})
         return len(search(tight, "memory", keep=1)) > 0
 
-    low, high = 0, LAYER_STEP
+    low, high = 0, step
     while fits(high) and high < MOST_LAYERS:
         low, high = high, 2 * high
-    while high - low > LAYER_STEP:
-        middle = (low + high) // 2 // LAYER_STEP * LAYER_STEP
+    while high - low > step:
+        middle = (low + high) // 2 // step * step
         low, high = (middle, high) if fits(middle) else (low, middle)
-    for further in range(high + LAYER_STEP, high + 4 * LAYER_STEP, LAYER_STEP):
+    for further in range(high + step, high + 4 * step, step):
         if fits(further):
-            low, high = further, further + LAYER_STEP
+            low, high = further, further + step
     if not low:
-        model = shape(LAYER_STEP, aspect, **more)
+        model = shape(step, aspect, **more)
         raise Mistake(
-            f"Not even {LAYER_STEP} layers of hidden {model.hidden} train on {question.cluster.nodes} nodes of"
+            f"Not even {step} layers of hidden {model.hidden} train on {question.cluster.nodes} nodes of"
             f" {question.cluster.name} with a batch of {question.batch.size}."
         )
     there = question.but(model=shape(low, aspect, **more))
