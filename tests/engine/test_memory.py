@@ -137,7 +137,7 @@ def case(
     values = {
         "model": model,
         "cluster": presets.cluster("hgx-h200").but(nodes=1, devices_per_node=devices).model_dump(),
-        "trainer": presets.trainer("trimaran").model_dump(),
+        "trainer": presets.trainer("trimaran").but(compiles=False).model_dump(),  # as the fake one runs
         "layout": layout,
         "batch": {"size": count * layout.get("dp", 1) * layout.get("micro_batch", 1)},
         "precision": precision,

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
+from trimaran.cost.gemm import CPU_UNITS
 from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
+from trimaran.spec import Cluster, Trainer
 
 FP32 = 4
 PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
@@ -32,8 +34,9 @@ class EngineParts:
     update: Any  # of the optimizer's step, where that is the fullest moment
 
 
-def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> EngineParts:
-    """`stage`: first, middle or last. `depth`: stages from this one to the last, where it is not the stage's usual."""
+def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any = None) -> EngineParts:
+    """`stage`: first, middle or last. `compiled`: see is_compiled. `depth`: stages from this one to the last, where it
+    is not the stage's usual."""
     if depth is None:
         depth = {"first": c.pp, "middle": np.maximum(c.pp - 1, 1), "last": np.ones_like(c.pp)}[stage]
     compute = COMPUTE_BYTES[c.precision]
@@ -49,7 +52,6 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
     weights = compute * np.where(sharded & (c.zero == 3) & alone, layer + ends, parameters)
     originals = np.where(sharded | (compute != FP32), FP32, 0)
     optimizer = parameters * (STATE_BYTES[c.optimizer] + originals) / shard
-    compiled = is_compiled(c, on_gpu)
     width = np.where(as_they_come(c, on_gpu), compute, FP32)
     all_gradients = parameters * width / np.where(sharded & (c.zero >= 2) & alone, shard, 1)
 
@@ -88,7 +90,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
     busy = np.where(never_full, 0.0, all_gradients) + activations + working + logits + waiting
     made = has_first * vocabulary * compute
     # The last to be made are those of the first layer, beside what it works with.
-    one = micro / stage_layers(c, stage) + in_layer - np.where(sharded, 0.0, layer * width)
+    one = micro / np.maximum(stage_layers(c, stage), 1) + in_layer - np.where(sharded, 0.0, layer * width)
     made = np.maximum(made, np.where(sharded, 0.0, one))
     after = np.where(never_full, all_gradients + activations - micro + made + waiting, 0.0)
     last = np.maximum(busy, after)
@@ -108,9 +110,10 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, depth: Any = None) -> Eng
     )
 
 
-def is_compiled(c: Columns, on_gpu: bool) -> Any:
-    """As in engine.compiled."""
-    return on_gpu & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))
+def is_compiled(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
+    """Whether a compiler joins the kernels of each layer. As in engine.compiled."""
+    possible = trainer.compiles and cluster.device.units >= CPU_UNITS
+    return possible & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))
 
 
 def as_they_come(c: Columns, on_gpu: bool) -> Any:

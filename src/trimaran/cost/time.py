@@ -10,6 +10,7 @@ import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, Columns
 from trimaran.cost.constants import Constants, constants_of
+from trimaran.cost.engine_memory import is_compiled
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
@@ -20,6 +21,10 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 # Bytes per attention score: written, masked and normalised, dropped out, read (forward); the same and more (backward).
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
+# The same where a compiler joins kernels, from the profile of our trainer on an H200 (docs/gpu.md); and what is added
+# there by rounding to 8 bits: looking for the largest number, and writing each tensor and its transpose.
+COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 16, 20, 12
+ROUNDING_BYTES = 57
 
 
 @dataclass(frozen=True)
@@ -181,9 +186,11 @@ def fused_softmax(c: Columns) -> Any:
 
 
 def elementwise_seconds(machine: Machine, c: Columns) -> Any:
-    whole = np.where(c.sequence_parallel, WHOLE_BYTES / c.tp, WHOLE_BYTES)
+    compiled = is_compiled(c, machine.cluster, machine.trainer)
+    whole = np.where(compiled, COMPILED_WHOLE_BYTES, WHOLE_BYTES) / np.where(c.sequence_parallel, c.tp, 1)
+    cut = np.where(compiled, COMPILED_CUT_BYTES, CUT_BYTES) + (c.precision == "fp8") * ROUNDING_BYTES
     width = COMPUTE_BYTES[c.precision] / 2
-    return c.tokens * c.hidden * (whole + CUT_BYTES / c.tp) * width / machine.memory_bytes_per_s
+    return c.tokens * c.hidden * (whole + cut / c.tp) * width / machine.memory_bytes_per_s
 
 
 def head_seconds(machine: Machine, c: Columns) -> Any:
@@ -195,7 +202,8 @@ def head_seconds(machine: Machine, c: Columns) -> Any:
         + gemm_seconds(device, peak, k, c.tokens, c.hidden, columns)
         + gemm_seconds(device, peak, k, columns, c.hidden, c.tokens)
     )
-    return products + c.tokens * columns * LOSS_BYTES / machine.memory_bytes_per_s
+    loss_bytes = np.where(is_compiled(c, machine.cluster, machine.trainer), COMPILED_LOSS_BYTES, LOSS_BYTES)
+    return products + c.tokens * columns * loss_bytes / machine.memory_bytes_per_s
 
 
 def tensor_parallel_seconds(machine: Machine, c: Columns) -> Any:

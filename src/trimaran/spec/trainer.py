@@ -29,6 +29,9 @@ class Trainer(Noun):
     exact_memory: bool = Field(
         False, description="Whether its tensors are known one by one (cost.engine_memory), not by published formulas."
     )
+    compiles: bool = Field(
+        False, description="Whether it compiles its layers on a GPU, without tensor parallelism or a zero bubble."
+    )
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
     fp8_multiple: PositiveInt = Field(1, description="Of which every side of a product in fp8 must be a multiple.")
