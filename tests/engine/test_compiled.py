@@ -1,7 +1,9 @@
 """Compiled layers compute what they did before, in every variant of the model. What a GPU's kernels add is in
 tests/cuda; here PyTorch traces and differentiates, and runs the result as it is."""
 
+import gc
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from trimaran.data.source import Synthetic
 from trimaran.engine.batches import batch
 from trimaran.engine.compiled import compile_layers
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import arranged
+from trimaran.engine.world import World, arranged
 from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
 
@@ -69,3 +71,19 @@ def losses_of(rank: int, job: Job) -> tuple[list[float], list[float]]:
             parts = [batch(job, source, i * 8, 8, world.dp_rank, cpu) for i in range(3)]
             found.append([float(trainer.step(part).loss) for part in parts])
     return found[0], found[1]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_trainer_that_is_dropped_gives_its_weights_back(precision: str) -> None:
+    """Compiled and after a step, so that everything that could hold on to them has been there."""
+    job = job_of(GPT, {"micro_batch": 4}, precision=precision)
+    device = torch.device("cpu")
+    trainer = Trainer(job, World(job.layout, device))
+    compile_layers(trainer.weights.modules[0], backend="aot_eager")
+    trainer.step(batch(job, Synthetic(job.model.vocab, job.model.seq_len, job.seed), 0, 8, 0, device))
+    held = [weakref.ref(tensor) for slot in trainer.weights.slots for tensor in (slot.value, slot.parameter)]
+    del trainer
+    torch.compiler.reset()
+    gc.collect()
+    assert not [tensor for tensor in held if tensor() is not None]

@@ -64,6 +64,15 @@ def test_trials_on_two_and_four_nodes_run_side_by_side(
         assert len({beat["host"] for beat in beats}) == int(trial["label"][-1])
 
 
+def test_trials_find_again_what_an_earlier_one_compiled(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Where PyTorch keeps it: in the sweep's folder, which all nodes see, unlike each node's /tmp."""
+    keep = 'echo "$TORCHINDUCTOR_CACHE_DIR" >> {folder}/../../../seen; ' + MEGATRON
+    slurm_sweep(tmp_path, command=keep, axes={"layout.micro_batch": [1, 2]})
+    swept(tmp_path, "s.yaml", environment=slurm.environment)
+    seen = set((tmp_path / "sweeps" / "seen").read_text().split())
+    assert seen == {str(tmp_path / "sweeps" / "s" / "compiled")}
+
+
 def test_a_job_that_can_never_start_is_found_and_told(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm_sweep(tmp_path, command=MEGATRON, place={"options": ["--nodes=9"]})
     (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]

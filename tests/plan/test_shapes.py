@@ -14,8 +14,8 @@ V100 = presets.cluster("jean-zay-v100-32gb")
 
 
 def asked(model: str = "gpt3-175b", trainer: str = "trimaran", **more: object) -> Question:
-    whole = {"cluster": A100, "precision": "bf16", **more}
-    return Question(presets.model(model), trainer=presets.trainer(trainer), batch=batch_of(2048), **whole)  # type: ignore[arg-type]
+    whole = {"cluster": A100, "precision": "bf16", "batch": batch_of(2048), **more}
+    return Question(presets.model(model), trainer=presets.trainer(trainer), **whole)  # type: ignore[arg-type]
 
 
 def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
@@ -84,6 +84,15 @@ def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> 
     assert sizes == sorted(sizes)
     # 16 bytes a parameter and 8 x 80 GiB: no more than 43B on one node.
     assert 10e9 < sizes[0] < 8 * 80 * 2**30 / 16
+
+
+def test_on_one_device_the_largest_model_is_found_to_a_layer() -> None:
+    """An Adam in one pass keeps 16 bytes a parameter: the two and the gradient's two of bf16, and twelve of fp32."""
+    one = presets.cluster("hgx-h200").but(nodes=1, devices_per_node=1)
+    fit, too_large = largest_model(asked(cluster=one, optimizer="fused-adam", batch=batch_of(1)))
+    assert too_large.layers == fit.question.model.layers + 1
+    room = (one.device.memory_gib - one.context_gib) * 2**30 / 16
+    assert 0.9 * room < total_parameters(fit.question.model) < room < total_parameters(too_large) * 1.05
 
 
 def test_the_aspect_of_gpt3_gives_gpt3() -> None:

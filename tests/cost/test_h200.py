@@ -1,0 +1,46 @@
+"""The cost model of our own trainer on a GPU, against what a real H200 did (tests/fixtures/h200.json)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimaran.plan.explained import Explained, explained
+from trimaran.spec.changes import changed
+from trimaran.spec.files import load_job
+
+MEASURED = json.loads((Path(__file__).parent.parent / "fixtures" / "h200.json").read_text())
+GIB = 2**30
+
+
+def rows(*tables: str) -> list[Any]:
+    found = [row for table in tables for row in MEASURED[table]["rows"]]
+    return [pytest.param(row, id=" ".join(settings(row))) for row in found]
+
+
+def settings(row: dict[str, Any]) -> list[str]:
+    return [f"{field}={value}" for field, value in row["change"].items()]
+
+
+def told(row: dict[str, Any]) -> Explained:
+    return explained(changed(load_job("gpt-1b3-h200"), settings(row)))
+
+
+@pytest.mark.parametrize("row", rows("memory"))
+def test_allocated_memory_is_known_to_a_hundredth(row: dict[str, Any]) -> None:
+    parts = told(row).memory_bytes()["first"]
+    tensors = parts["total"] - parts["context"] - parts["slack"]
+    assert tensors / GIB == pytest.approx(row["allocated"], rel=0.01)
+
+
+@pytest.mark.parametrize("row", rows("memory", "swept"))
+def test_reserved_memory_is_known_to_five_hundredths(row: dict[str, Any]) -> None:
+    parts = told(row).memory_bytes()["first"]
+    assert (parts["total"] - parts["context"]) / GIB == pytest.approx(row["reserved"], rel=0.05)
+
+
+@pytest.mark.parametrize("row", rows("swept", "before"))
+def test_the_seconds_of_a_step_are_known_to_five_hundredths(row: dict[str, Any]) -> None:
+    """Those measured before are of micro batches, recompute and a sequence that the constants were not fitted on."""
+    assert told(row).seconds == pytest.approx(row["seconds"], rel=0.05)
