@@ -155,7 +155,8 @@ def session(job: Job, fp8: bool, folder: Path | None, names: Sequence[str]) -> d
         for name, step in steps.items():
             torch.cuda.empty_cache()  # what the one before kept
             seconds[name] += timed(step, WARM_UP + turn * STEPS)[1:]
-            print(f"{name}: round {turn + 1} of {ROUNDS}", file=sys.stderr, flush=True)
+            median = statistics.median(seconds[name])
+            print(f"{name}: round {turn + 1} of {ROUNDS}, {median:.4f} s", file=sys.stderr, flush=True)
     return {name: Found(seconds[name], first_seconds[name], profiled(steps[name]), peaks[name]) for name in steps}
 
 

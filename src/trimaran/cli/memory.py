@@ -32,7 +32,8 @@ def memory(
 ) -> None:
     """Show the exact memory of one rank of our trainer by part, beside the cost model's prediction.
 
-    The rank's own steps are run on tensors without memory, so any layout of any size can be asked, on any machine.
+    The rank's own steps are run on tensors without memory, so any layout of any size can be asked, on any machine. What
+    a compiler changes on a GPU is the cost model's to say.
 
     Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
     """
@@ -63,7 +64,8 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.engine.memory import rank_memory
 
     found = _watched(rank_memory, job, rank)
-    predicted = _predicted(job, rank)
+    predicted = _predicted(job.but(trainer=job.trainer.but(compiles=False).plain()), rank)
+    compiled = sum(_predicted(job, rank).values())
     exact = {name: sum(found.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
     layout, stages = job.layout, _stages(job, rank)
     return {
@@ -75,6 +77,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
         "stages": [{"stage": stage, "layers": layers} for stage, layers in stages],
         "peak_bytes": found.peak,
         "predicted_bytes": sum(predicted.values()),
+        "predicted_compiled_bytes": compiled,
         "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
         "own_peaks_bytes": found.own_peaks,
         "context_bytes": job.cluster.context_gib * GIB,
@@ -136,9 +139,12 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     parts = answer["parts_bytes"]
     rows = [(name, *_cells(parts[name]["exact"], parts[name]["predicted"]), ROWS[name][0]) for name in ROWS]
     rows.append(("sum", *_cells(answer["peak_bytes"], answer["predicted_bytes"]), "the peak of a step"))
+    change = answer["predicted_compiled_bytes"] - answer["predicted_bytes"]
+    if change:
+        rows.append(("compiled", f"{change / GIB:+.2f}", "", "", "by the cost model: what a compiler changes on a GPU"))
     rows.append(("context", f"{answer['context_bytes'] / GIB:.2f}", "", "", f"of {job.cluster.name}'s devices"))
     rows.append(("fragments", f"{answer['slack_bytes'] / GIB:.2f}", "", "", "that its allocator may lose"))
-    whole = answer["peak_bytes"] + answer["context_bytes"] + answer["slack_bytes"]
+    whole = answer["peak_bytes"] + change + answer["context_bytes"] + answer["slack_bytes"]
     has = answer["device_bytes"]
     verdict = f"of {has / GIB:g} that the device has" + (": does not fit" if whole > has else "")
     rows.append(("in all", f"{whole / GIB:.2f}", "", "", verdict))

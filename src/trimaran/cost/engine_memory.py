@@ -52,7 +52,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
     weights = compute * np.where(sharded & (c.zero == 3) & alone, layer + ends, parameters)
     originals = np.where(sharded | (compute != FP32), FP32, 0)
     optimizer = parameters * (STATE_BYTES[c.optimizer] + originals) / shard
-    width = np.where(as_they_come(c, on_gpu), compute, FP32)
+    width = np.where(as_they_come(c, compiled), compute, FP32)
     all_gradients = parameters * width / np.where(sharded & (c.zero >= 2) & alone, shard, 1)
 
     # Adam takes roots of its second moments: on a GPU of all at once, else of a tensor. FSDP2 has given the gathered
@@ -116,11 +116,10 @@ def is_compiled(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
     return possible & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))
 
 
-def as_they_come(c: Columns, on_gpu: bool) -> Any:
-    """Where gradients stay in the precision they are computed in: nothing is added to them, and the optimizer takes
-    them so (engine.weights)."""
-    one_device, one_pass = c.dp * c.tp * c.pp == 1, on_gpu and c.optimizer == "fused-adam"
-    return one_device & (c.micro_batches == 1) & one_pass
+def as_they_come(c: Columns, compiled: Any) -> Any:
+    """Where gradients stay in the precision they are computed in: nothing is added to them, and the optimizer, which
+    is compiled too, takes them so (engine.one_pass_adam)."""
+    return compiled & (c.dp * c.tp * c.pp == 1) & (c.micro_batches == 1) & (c.optimizer == "fused-adam")
 
 
 def stage_layers(c: Columns, stage: str) -> Any:
