@@ -31,7 +31,7 @@ class EngineParts:
     activations: Any
     working: Any
     logits: Any
-    update: Any  # of the optimizer's step, where that is the fullest moment
+    buffers: Any  # the libraries' own; of the optimizer's step too, where that is the fullest moment
 
 
 def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any = None) -> EngineParts:
@@ -104,9 +104,9 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
         gradients=then(np.where(never_full, 0.0, all_gradients), all_gradients, all_gradients),
         optimizer=optimizer,
         activations=then(activations, activations - micro, 0.0),
-        working=then(working, made, 0.0) + on_gpu * LIBRARY_BYTES,
+        working=then(working, made, 0.0),
         logits=then(logits + waiting, waiting, 0.0),
-        update=then(0.0, 0.0, beside),
+        buffers=then(0.0, 0.0, beside) + on_gpu * LIBRARY_BYTES,
     )
 
 

@@ -118,7 +118,7 @@ def engine_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, de
         activations=parts.activations,
         working=parts.working,
         logits=parts.logits,
-        buffers=parts.update + trainer.buffers_gib * GIB,
+        buffers=parts.buffers + trainer.buffers_gib * GIB,
         context=cluster.context_gib * GIB,
         slack=(parts.activations + parts.working + parts.logits) * cluster.slack,
     )

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from trimaran.engine.collectives import TensorAxis, gathered, into_layers, out_of_layers, scattered
 from trimaran.engine.eight_bits import EightBitProduct
 
+NORMED = True  # the input: in all layers it comes out of a norm
+
 
 class ColumnLinear(nn.Linear):
     """This rank's outputs of a linear layer."""
@@ -20,8 +22,8 @@ class ColumnLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.eight_bits:
             if self.axis.cuts_tokens:
-                return EightBitProduct.apply(x, self.weight, self.bias, self.axis.group, True)
-            return EightBitProduct.apply(into_layers(x, self.axis), self.weight, self.bias, None, True)
+                return EightBitProduct.apply(x, self.weight, self.bias, self.axis.group, NORMED)
+            return EightBitProduct.apply(into_layers(x, self.axis), self.weight, self.bias, None, NORMED)
         if self.axis.cuts_tokens:
             return GatherLinear.apply(x, self.weight, self.bias, self.axis.group)
         return F.linear(into_layers(x, self.axis), self.weight, self.bias)

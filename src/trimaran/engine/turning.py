@@ -1,7 +1,7 @@
 """8-bit matrices transposed in memory: an operation of its own, which no compiler mixes with others.
 
-Inside a compiled layer PyTorch's compiler writes a transposed copy from the kernel of the norm's gradient, which works
-row by row: one byte here, one there. As its own kernel, tile by tile, it takes a fifth of that time.
+Inside a compiled layer PyTorch's compiler writes the transpose of a norm's result from the kernel of the norm's
+gradient, which works row by row: one byte here, one there, 1.1 ms on an H200 for 67 MB. Its own kernel goes by tiles.
 """
 
 import torch
