@@ -21,7 +21,9 @@ PRIORS: dict[str, Prior] = {
     "wave_exponent": Prior(1.0, 0.15, "how strongly an unfinished wave of tiles is felt (1: as the arithmetic says)"),
     "misaligned_slowdown": Prior(1.05, 0.05, "of a matrix product whose width is no multiple of 64 elements"),
     "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched products"),
-    "flash_efficiency": Prior(0.45, 0.3, "share of the peak in flash attention; its papers report 0.35 to 0.75"),
+    "flash_efficiency": Prior(
+        0.45, 0.3, "share of the peak in flash attention over a long sequence; its papers report 0.35 to 0.75"
+    ),
     "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is no multiple of 8"),
     "memory_efficiency": Prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work"),
     "kernel_us": Prior(5.0, 0.3, "microseconds that a matrix product takes at least"),
@@ -74,9 +76,15 @@ NAMES = tuple(field.name for field in fields(Constants))
 
 
 def priors_of(cluster: Cluster) -> dict[str, Prior]:
-    """What a probe measured goes before what is plausible. Where somebody measured only the device's best matrix
-    product, that is the better guess of its efficiency."""
-    probed = {name: replace(PRIORS[name], value=value) for name, value in cluster.probed.items() if name in PRIORS}
+    """What a probe measured goes before what is plausible, with its own scatter where that is larger and nothing was
+    learned since. Where somebody measured only the device's best matrix product, that is the better guess of its
+    efficiency."""
+    scatter = {} if cluster.constants else cluster.spreads
+    probed = {
+        name: replace(PRIORS[name], value=value, spread=max(PRIORS[name].spread, scatter.get(name, 0.0)))
+        for name, value in cluster.probed.items()
+        if name in PRIORS
+    }
     return {**_plausible(cluster), **probed}
 
 

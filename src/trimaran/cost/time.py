@@ -11,7 +11,7 @@ import numpy as np
 from trimaran.cost.columns import COMPUTE_BYTES, Columns
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.engine_memory import is_compiled
-from trimaran.cost.gemm import gemm_seconds
+from trimaran.cost.gemm import CPU_UNITS, gemm_seconds
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
 
@@ -24,7 +24,10 @@ LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
 # The same where a compiler joins kernels, from the profile of our trainer on an H200 (docs/gpu.md); and what is added
 # there by rounding to 8 bits: looking for the largest number, and writing each tensor and its transpose.
 COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 16, 20, 12
-ROUNDING_BYTES = 57
+ROUNDING_BYTES = 72
+FLASH_HALF_SEQ = (
+    1000  # tokens at which flash attention on a GPU loses half: 0.39 of an H200's peak at 2048, 0.52 at 8192
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,8 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     flops = 4 * c.tokens * c.seq * c.hidden / c.tp
     slowdown = np.where((c.hidden / c.heads) % 8 == 0, 1.0, machine.k.odd_head_slowdown)
     if machine.trainer.attention == "flash":
-        causal_seconds = flops / 2 * slowdown / (machine.wide_peak_flops * machine.k.flash_efficiency)
+        efficiency = machine.k.flash_efficiency / short_sequence(machine.cluster, c.seq)
+        causal_seconds = flops / 2 * slowdown / (machine.wide_peak_flops * efficiency)
         return causal_seconds, 2.5 * causal_seconds  # flash repeats the scores in its backward pass
     product_seconds = flops * slowdown / (machine.wide_peak_flops * machine.k.attention_efficiency)
     scores = c.mbs * c.heads / c.tp * c.seq**2
@@ -178,6 +182,11 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     passes = np.where(fused, 1.0, 2.0) / machine.memory_bytes_per_s
     forward = product_seconds + scores * SOFTMAX_FORWARD_BYTES * passes
     return forward, 2 * product_seconds + scores * SOFTMAX_BACKWARD_BYTES * passes
+
+
+def short_sequence(cluster: Cluster, seq: Any) -> Any:
+    """What flash attention over so many tokens loses, as a factor. A CPU has no tiles to fill."""
+    return 1 + FLASH_HALF_SEQ / seq if cluster.device.units >= CPU_UNITS else 1.0
 
 
 def fused_softmax(c: Columns) -> Any:

@@ -9,7 +9,7 @@ from scipy.optimize import least_squares  # type: ignore[import-untyped]
 from trimaran.cost.columns import COMPUTE_BYTES
 from trimaran.cost.constants import Constants, constants_of, priors_of
 from trimaran.cost.gemm import gemm_seconds
-from trimaran.cost.time import CUT_BYTES, WHOLE_BYTES
+from trimaran.cost.time import CUT_BYTES, WHOLE_BYTES, short_sequence
 from trimaran.learn.fit import Array
 from trimaran.probe.line import Line, line_through
 from trimaran.probe.measured import Collective, Measured
@@ -86,9 +86,12 @@ def _memory_efficiency(measured: Measured, cluster: Cluster) -> float:
 
 
 def _flash_efficiency(measured: Measured, cluster: Cluster) -> float:
-    """The cost model counts 2.5 times the forward pass's FLOPs for the backward pass."""
+    """Over a long sequence. The cost model counts 2.5 times the forward pass's FLOPs for the backward pass."""
     peak_flops = cluster.device.peak_tflops[measured.precision] * 1e12
-    return median(3.5 * seen.forward_flops / seen.both_seconds for seen in measured.attention) / peak_flops
+    rates = [
+        3.5 * seen.forward_flops / seen.both_seconds * short_sequence(cluster, seen.seq) for seen in measured.attention
+    ]
+    return float(median(rates)) / peak_flops
 
 
 def _between_shares(measured: Measured, cluster: Cluster) -> dict[str, float]:
