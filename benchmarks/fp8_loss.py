@@ -54,11 +54,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         prepare(Path(name))
         runs = {kind: started(Path(name), job, kind, asked.steps, changes + more) for kind, more in kinds.items()}
-        for kind, run in runs.items():
-            if run.wait():
-                raise SystemExit(f"The run in {kind} ended with exit code {run.returncode}.")
+        try:
+            for kind, run in runs.items():
+                if run.wait():
+                    raise SystemExit(f"The run in {kind} ended with exit code {run.returncode}.")
+        finally:  # also after Ctrl-C
+            for run in runs.values():
+                run.terminate()
+                run.wait()
         curves = {kind: losses(Path(name) / f"{kind}.jsonl") for kind in runs}
-    wide, *others = curves.values()
+    wide = curves["bf16"]
     rows = []
     for begin in range(0, asked.steps, SHOWN):
         means = [curve[begin : begin + SHOWN].mean() for curve in curves.values()]
@@ -68,7 +73,7 @@ def main() -> int:
     print_table(f"Mean loss of {asked.job}, nats a byte", header, rows)
     window = np.ones(WINDOW) / WINDOW
     worst = {}
-    for kind, curve in zip(list(curves)[1:], others, strict=True):
+    for kind, curve in list(curves.items())[1:]:
         apart_by = _apart(*(np.convolve(each, window, mode="valid") for each in (wide, curve)))
         at = int(np.abs(apart_by).argmax())
         worst[kind] = float(apart_by[at])

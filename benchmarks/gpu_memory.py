@@ -9,24 +9,19 @@ trains, and one more runs out of memory.
 """
 
 import argparse
-import gc
 import json
 import sys
 
 import torch
 
+from gpu_steps import forget, ours
 from trimaran.cli.show import print_table
-from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World
 from trimaran.plan.explained import explained
 from trimaran.spec import Job
 from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
 
 GIB, STEPS, WITHIN, MOST = 2**30, 3, 0.05, 512
-GPU = torch.device("cuda")
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -43,14 +38,12 @@ def predicted_gib(job: Job) -> float:
 
 def measured_gib(job: Job) -> tuple[float, float] | None:
     """Reserved and allocated at the peak; None where memory ran out."""
-    torch.compiler.reset()  # it refuses to compile one function for many shapes
-    gc.collect()
-    torch.cuda.empty_cache()
+    forget()
     torch.cuda.reset_peak_memory_stats()
     try:
-        trainer, source, size = Trainer(job, World(job.layout, GPU)), source_of(job), job.batch.size
+        step = ours(job)
         for number in range(STEPS):
-            trainer.step(batch(job, source, number * size, size, 0, GPU))
+            step(number)
         torch.cuda.synchronize()
     except torch.OutOfMemoryError:
         return None

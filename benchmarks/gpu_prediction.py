@@ -7,26 +7,20 @@ Measured is the median of ten steps after three, by the device's clock. Goal: ev
 """
 
 import argparse
-import gc
 import json
 import statistics
 import sys
-from itertools import pairwise
 
 import torch
 
+from gpu_steps import forget, ours, timed
 from trimaran.cli.show import print_table
-from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World
 from trimaran.plan.explained import explained, number
 from trimaran.spec import Job
 from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
 
 WARM_UP, STEPS, WITHIN = 3, 10, 0.05
-GPU = torch.device("cuda")
 WIDE = {"layers": 14, "hidden": 3072, "heads": 24, "ffn_hidden": 12288}
 WIDER = {"layers": 6, "hidden": 6144, "heads": 48, "ffn_hidden": 24576}
 LLAMA = {"position": "rotary", "norm": "rmsnorm", "mlp": "swiglu", "ffn_hidden": 5504, "bias": False}
@@ -52,17 +46,8 @@ def job_of(base: Job, name: str) -> Job:
 
 
 def measured_seconds(job: Job) -> list[float]:
-    torch.compiler.reset()  # it refuses to compile one function for many shapes
-    gc.collect()
-    torch.cuda.empty_cache()
-    trainer, source, size = Trainer(job, World(job.layout, GPU)), source_of(job), job.batch.size
-    marks = []
-    for step in range(WARM_UP + STEPS):
-        trainer.step(batch(job, source, step * size, size, 0, GPU))
-        marks.append(torch.cuda.Event(enable_timing=True))
-        marks[-1].record()
-    marks[-1].synchronize()
-    return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks[WARM_UP - 1 :])]
+    forget()
+    return timed(ours(job), 0, WARM_UP + STEPS)[WARM_UP:]
 
 
 def main() -> int:

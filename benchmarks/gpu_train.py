@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -27,31 +26,18 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import other_trainers
+from gpu_steps import GPU, Step, ours, timed
 from trimaran.cli.show import print_table
 from trimaran.cost.flops import FORMULAS
 from trimaran.cost.flops import Step as Work
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
-from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World
 from trimaran.spec import Job, Model
 from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
 
 ROUNDS, STEPS, WARM_UP, PROFILED, GOAL = 3, 5, 3, 2, 590.0
 GOALS = {("trimaran", "torchtitan"): 1.10, ("trimaran", "nanoGPT"): 1.06, ("trimaran fp8", "torchtitan"): 1.30}
-GPU = torch.device("cuda")
-
-Step = Callable[[int], None]  # of this number
-
-
-def ours(job: Job) -> Step:
-    trainer, source, size = Trainer(job, World(job.layout, GPU)), source_of(job), job.batch.size
-
-    def step(number: int) -> None:
-        trainer.step(batch(job, source, number * size, size, 0, GPU)).totals()
-
-    return step
 
 
 def beside(train: other_trainers.Train, job: Job) -> Step:
@@ -94,17 +80,6 @@ KINDS = {
 
 def kind(kernel: str) -> str:
     return next((kind for kind, parts in KINDS.items() if any(part in kernel for part in parts)), "other")
-
-
-def timed(step: Step, first: int) -> list[float]:
-    """Seconds of STEPS steps, by the device's clock."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-    marks[0].record()
-    for number, mark in enumerate(marks[1:]):
-        step(first + number)
-        mark.record()
-    marks[-1].synchronize()
-    return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
 
 
 def profiled(step: Step) -> Counter[str]:
@@ -154,7 +129,7 @@ def session(job: Job, fp8: bool, folder: Path | None, names: Sequence[str]) -> d
     for turn in range(ROUNDS):
         for name, step in steps.items():
             torch.cuda.empty_cache()  # what the one before kept
-            seconds[name] += timed(step, WARM_UP + turn * STEPS)[1:]
+            seconds[name] += timed(step, WARM_UP + turn * STEPS, STEPS)[1:]
             median = statistics.median(seconds[name])
             print(f"{name}: round {turn + 1} of {ROUNDS}, {median:.4f} s", file=sys.stderr, flush=True)
     return {name: Found(seconds[name], first_seconds[name], profiled(steps[name]), peaks[name]) for name in steps}

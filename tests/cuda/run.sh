@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every test that needs an NVIDIA GPU, and a short step of each kind, in one command: under 8 minutes on one H200.
+# Every test that needs an NVIDIA GPU, and a short step of each kind, in one command; the goal is 8 minutes on one H200.
 # Needs torch with CUDA, pytest and the package's own dependencies; nothing else is installed or downloaded.
 set -e
 cd "$(dirname "$0")/../.."

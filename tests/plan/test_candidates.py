@@ -142,7 +142,7 @@ def test_every_candidate_is_a_job(
     )
     candidates = listed(question)
     for layout in chosen.sample(candidates, min(len(candidates), 20)):
-        question.job(layout)  # a Job that exists is possible
+        assert question.job(layout).layout == layout  # a Job that exists is possible
 
 
 @settings(max_examples=30)

@@ -93,7 +93,7 @@ def _plausible(cluster: Cluster) -> dict[str, Prior]:
     measured = [device.matmul_tflops[name] / device.peak_tflops[name] for name in device.matmul_tflops]
     if measured:
         return {**PRIORS, "gemm_efficiency": replace(PRIORS["gemm_efficiency"], value=max(measured))}
-    spread = 0.15 if device.units >= 64 else 0.6  # nobody knows what a CPU's library reaches
+    spread = 0.15 if device.is_gpu else 0.6  # nobody knows what a CPU's library reaches
     return {**PRIORS, "gemm_efficiency": replace(PRIORS["gemm_efficiency"], spread=spread)}
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
-from trimaran.cost.gemm import CPU_UNITS
 from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
-from trimaran.spec import Cluster, Trainer
 
 FP32 = 4
 PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
@@ -34,74 +32,91 @@ class EngineParts:
     buffers: Any  # the libraries' own; of the optimizer's step too, where that is the fullest moment
 
 
-def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any = None) -> EngineParts:
-    """`stage`: first, middle or last. `compiled`: see is_compiled. `depth`: stages from this one to the last, where it
-    is not the stage's usual."""
-    if depth is None:
-        depth = {"first": c.pp, "middle": np.maximum(c.pp - 1, 1), "last": np.ones_like(c.pp)}[stage]
-    compute = COMPUTE_BYTES[c.precision]
-    sharded = (c.zero > 0) & (c.dp > 1)
-    shard = np.where(sharded, c.dp, 1)
-    alone = c.pp == 1
-    parameters = stage_parameters(c, stage)
-    layer = layer_parameters(c)
+@dataclass(frozen=True)
+class Place:
+    """A kind of stage, as the moments of a step ask about it. Parameters are numbers of this rank, not bytes."""
+
+    stage: str  # first, middle or last
+    pending: Any  # micro batches whose weight gradients a zero bubble puts off
+    flying: Any  # micro batches it holds at once
+    compiled: Any  # see cost.compiled
+    alone: Any
+    sharded: Any
+    has_first: Any
+    has_last: Any
+    tied: Any  # an embedding that is the head, on one stage
+    parameters: Any
+    layer: Any
+    vocabulary: Any
+    ends: Any  # what belongs to no block
+    compute: int
+    width: Any  # bytes of a gradient
+    never_full: Any  # no forward pass follows the first backward pass
+
+
+def place_of(c: Columns, stage: str, compiled: Any, depth: Any) -> Place:
+    alone, tied, compute = c.pp == 1, np.asarray(c.tied, bool), COMPUTE_BYTES[c.precision]
     has_first, has_last = (stage == "first") | alone, (stage == "last") | alone
     vocabulary = c.vocab_rows * c.hidden / c.tp
-    ends = (has_first | has_last) * vocabulary * np.where(alone & ~np.asarray(c.tied, bool), 2, 1)
-    # ZeRO 3 without a pipeline holds the block in use and what belongs to no block.
-    weights = compute * np.where(sharded & (c.zero == 3) & alone, layer + ends, parameters)
-    originals = np.where(sharded | (compute != FP32), FP32, 0)
-    optimizer = parameters * (STATE_BYTES[c.optimizer] + originals) / shard
-    width = np.where(as_they_come(c, compiled), compute, FP32)
-    all_gradients = parameters * width / np.where(sharded & (c.zero >= 2) & alone, shard, 1)
-
-    # Adam takes roots of its second moments: on a GPU of all at once, else of a tensor. FSDP2 has given the gathered
-    # weights up by then; but where it reduces each micro batch's gradients, those that belong to no block come last.
-    roots = 0.0 if c.optimizer != "adam" else parameters * FP32 if on_gpu else vocabulary * 2 * FP32
-    reduction = ends * (compute + FP32) + layer * FP32 - np.where(c.zero == 3, weights, 0.0)
-    beside = np.where(sharded, np.where((c.zero >= 2) & alone, reduction, 0.0), roots)
-
     flying = in_flight(c, depth)
-    never_full = flying >= c.micro_batches
+    return Place(
+        stage=stage,
+        pending=np.where(c.schedule == 3, c.pp - depth, 0),
+        flying=flying,
+        compiled=compiled,
+        alone=alone,
+        sharded=(c.zero > 0) & (c.dp > 1),
+        has_first=has_first,
+        has_last=has_last,
+        tied=tied & alone,
+        parameters=stage_parameters(c, stage),
+        layer=layer_parameters(c),
+        vocabulary=vocabulary,
+        ends=(has_first | has_last) * vocabulary * np.where(alone & ~tied, 2, 1),
+        compute=compute,
+        width=np.where(as_they_come(c, compiled), compute, FP32),
+        never_full=flying >= c.micro_batches,
+    )
+
+
+def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any = None) -> EngineParts:
+    """`stage`: first, middle or last. `depth`: stages from this one to the last, where it is not the stage's usual."""
+    if depth is None:
+        depth = {"first": c.pp, "middle": np.maximum(c.pp - 1, 1), "last": np.ones_like(c.pp)}[stage]
+    p = place_of(c, stage, compiled, depth)
+    shard = np.where(p.sharded, c.dp, 1)
+    # ZeRO 3 without a pipeline holds the block in use and what belongs to no block.
+    weights = p.compute * np.where(p.sharded & (c.zero == 3) & p.alone, p.layer + p.ends, p.parameters)
+    originals = np.where(p.sharded | (p.compute != FP32), FP32, 0)
+    optimizer = p.parameters * (STATE_BYTES[c.optimizer] + originals) / shard
+    gradients = p.parameters * p.width / np.where(p.sharded & (c.zero >= 2) & p.alone, shard, 1)
+    beside = beside_update(c, p, on_gpu, weights)
+
     micro = kept(c, stage, compiled)
-    activations = flying * micro + bias_bytes(c)
-    in_layer = layer_working(c, sharded, layer, compiled)
-    # The head's gradient is there from the loss on; a tied one waits for the embedding's.
-    tied = np.asarray(c.tied, bool) & alone
-    head = np.where(tied, compute, np.where(never_full, width, 0)) * vocabulary
-    working = in_layer + np.where(has_last & ~sharded, head, 0.0)
-    # The embedding's gradient comes when its micro batch is done with everything else.
-    working = np.maximum(working, has_first * (vocabulary * compute * np.where(sharded, 1, 2) - micro))
-    pending = np.where(c.schedule == 3, c.pp - depth, 0)  # micro batches whose weight gradients a zero bubble puts off
-    put_off = stage_layers(c, stage) * layer_put_off(c)
-    working = working + np.where(pending > 0, (pending + 1) * put_off + sharded * layer * compute, 0.0)
-    loss = has_last * (loss_bytes(c, compiled) + whole(c) + pending * put_off)
-    working = working + has_last * sharded * vocabulary * compute  # the head's gradient waits for the whole block
+    activations = p.flying * micro + bias_bytes(c)
+    in_layer = layer_working(c, p.sharded, p.layer, compiled)
+    working, loss = backward_working(c, p, micro, in_layer), loss_working(c, p)
     # ZeRO 3 under a pipeline has given the blocks up when the loss comes, and gathers them one after another again.
-    given_up = np.where(sharded & (c.zero == 3) & ~alone, (parameters - ends) * compute, 0.0)
+    given_up = np.where(p.sharded & (c.zero == 3) & ~p.alone, (p.parameters - p.ends) * p.compute, 0.0)
     at_loss = loss - given_up > working
     weights = weights - np.where(at_loss, given_up, 0.0)
-    logits = np.where(at_loss, loss, 0.0)
-    working = np.where(at_loss, 0.0, working)
-    others = np.where(c.schedule == 0, np.maximum(flying, 1) - 1, pending)
-    waiting = has_last * others * (whole(c) + vocabulary * compute)
+    working, logits = np.where(at_loss, 0.0, working), np.where(at_loss, loss, 0.0)
+    others = np.where(c.schedule == 0, np.maximum(p.flying, 1) - 1, p.pending)
+    waiting = p.has_last * others * (whole(c) + p.vocabulary * p.compute)
 
     # Gradients are made by the first backward pass, and where no forward pass follows it, in the activations' place.
-    busy = np.where(never_full, 0.0, all_gradients) + activations + working + logits + waiting
-    made = has_first * vocabulary * compute
-    # The last to be made are those of the first layer, beside what it works with.
-    one = micro / np.maximum(stage_layers(c, stage), 1) + in_layer - np.where(sharded, 0.0, layer * width)
-    made = np.maximum(made, np.where(sharded, 0.0, one))
-    after = np.where(never_full, all_gradients + activations - micro + made + waiting, 0.0)
-    last = np.maximum(busy, after)
-    later, updates = after > busy, all_gradients + beside > last
+    early = np.where(p.never_full, 0.0, gradients)
+    busy = early + activations + working + logits + waiting
+    made = last_made(c, p, micro, in_layer)
+    after = np.where(p.never_full, gradients + activations - micro + made + waiting, 0.0)
+    later, updates = after > busy, gradients + beside > np.maximum(busy, after)
 
     def then(at_busy: Any, at_after: Any, at_update: Any) -> Any:
         return np.where(updates, at_update, np.where(later, at_after, at_busy))
 
     return EngineParts(
         weights=weights,
-        gradients=then(np.where(never_full, 0.0, all_gradients), all_gradients, all_gradients),
+        gradients=then(early, gradients, gradients),
         optimizer=optimizer,
         activations=then(activations, activations - micro, 0.0),
         working=then(working, made, 0.0),
@@ -110,10 +125,39 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
     )
 
 
-def is_compiled(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
-    """Whether a compiler joins the kernels of each layer. As in engine.compiled."""
-    possible = trainer.compiles and cluster.device.units >= CPU_UNITS
-    return possible & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))
+def beside_update(c: Columns, p: Place, on_gpu: bool, weights: Any) -> Any:
+    """Beside states and gradients, when the optimizer works. Adam takes roots of its second moments: on a GPU of all at
+    once, else of a tensor. FSDP2 has given the gathered weights up by then; but where it reduces each micro batch's
+    gradients, those that belong to no block come last."""
+    roots = 0.0 if c.optimizer != "adam" else p.parameters * FP32 if on_gpu else p.vocabulary * 2 * FP32
+    reduction = p.ends * (p.compute + FP32) + p.layer * FP32 - np.where(c.zero == 3, weights, 0.0)
+    return np.where(p.sharded, np.where((c.zero >= 2) & p.alone, reduction, 0.0), roots)
+
+
+def backward_working(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
+    """Beside the activations, while a backward pass goes through a layer."""
+    # The head's gradient is there from the loss on; a tied one waits for the embedding's.
+    head = np.where(p.tied, p.compute, np.where(p.never_full, p.width, 0)) * p.vocabulary
+    working = in_layer + np.where(p.has_last & ~p.sharded, head, 0.0)
+    # The embedding's gradient comes when its micro batch is done with everything else.
+    embedding = p.vocabulary * p.compute * np.where(p.sharded, 1, 2) - micro
+    working = np.maximum(working, p.has_first * embedding)
+    put_off = (p.pending + 1) * stage_layers(c, p.stage) * layer_put_off(c)
+    working = working + np.where(p.pending > 0, put_off + p.sharded * p.layer * p.compute, 0.0)
+    return working + p.has_last * p.sharded * p.vocabulary * p.compute  # the head's waits for the whole block
+
+
+def loss_working(c: Columns, p: Place) -> Any:
+    """Beside the activations, while the loss is computed."""
+    put_off = p.pending * stage_layers(c, p.stage) * layer_put_off(c)
+    return p.has_last * (loss_bytes(c, p.compiled) + whole(c) + put_off)
+
+
+def last_made(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
+    """Beside the other gradients, when the last ones are made: the embedding's, or the first layer's with what it works
+    with."""
+    of_layer = micro / np.maximum(stage_layers(c, p.stage), 1) + in_layer - p.layer * p.width
+    return np.maximum(p.has_first * p.vocabulary * p.compute, np.where(p.sharded, 0.0, of_layer))
 
 
 def as_they_come(c: Columns, compiled: Any) -> Any:

@@ -7,7 +7,6 @@ import numpy as np
 from trimaran.cost.constants import Constants
 from trimaran.spec import Device
 
-CPU_UNITS = 64  # devices with fewer units are CPUs: no tensor cores, so neither tiles nor waves
 TILE_ROWS, TILE_COLUMNS = 128, 256  # the large tiles of cuBLAS on V100 to H200
 
 
@@ -22,7 +21,7 @@ def gemm_seconds(device: Device, peak_flops: float, k: Constants, rows: Any, col
 
 def wave_efficiency(device: Device, rows: Any, columns: Any) -> Any:
     """Tiles are dealt to the units in waves; the last wave leaves some idle. CPU cores deal finer, so have no waves."""
-    if device.units < CPU_UNITS:
+    if not device.is_gpu:
         return 1.0
     tiles = np.ceil(rows / TILE_ROWS) * np.ceil(columns / TILE_COLUMNS)
     return tiles / (np.ceil(tiles / device.units) * device.units)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
+from trimaran.cost.compiled import is_compiled
 from trimaran.cost.constants import Constants, constants_of
-from trimaran.cost.engine_memory import engine_parts, is_compiled
-from trimaran.cost.gemm import CPU_UNITS
+from trimaran.cost.engine_memory import engine_parts
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
 
@@ -110,7 +110,7 @@ def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: 
 def engine_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, depth: Any = None) -> StageMemory:
     """Of our own trainer, whose tensors are all known; the learned shares are of others. `depth`: see engine_parts."""
     compiled = is_compiled(c, cluster, trainer)
-    parts = engine_parts(c, stage, cluster.device.units >= CPU_UNITS, compiled, depth)
+    parts = engine_parts(c, stage, cluster.device.is_gpu, compiled, depth)
     return StageMemory(
         weights=parts.weights,
         gradients=parts.gradients,

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.cost.columns import RECOMPUTE, SCHEDULE, STATE_BYTES, Columns, of_rows
-from trimaran.cost.gemm import CPU_UNITS
 from trimaran.spec import Cluster, Setup
 from trimaran.spec.cluster import Precision
 
@@ -97,6 +96,6 @@ def precision_of(setup: Setup, cluster: Cluster) -> Precision:
     peaks = cluster.device.peak_tflops
     if setup.precision in peaks:
         return setup.precision
-    if cluster.device.units < CPU_UNITS:
+    if not cluster.device.is_gpu:
         return "fp32"
     return "bf16" if "bf16" in peaks else "fp16"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, Columns
+from trimaran.cost.compiled import is_compiled
 from trimaran.cost.constants import Constants, constants_of
-from trimaran.cost.engine_memory import is_compiled
-from trimaran.cost.gemm import CPU_UNITS, gemm_seconds
+from trimaran.cost.gemm import gemm_seconds
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, Trainer
 
@@ -21,8 +21,9 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 # Bytes per attention score: written, masked and normalised, dropped out, read (forward); the same and more (backward).
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
-# The same where a compiler joins kernels, from the profile of our trainer on an H200 (docs/gpu.md); and what is added
-# there by rounding to 8 bits: looking for the largest number, and writing each tensor and its transpose.
+# The same where a compiler joins kernels, from the profile of our trainer on an H200 (docs/gpu.md); and what rounding
+# to 8 bits adds: looking for the largest number, writing each tensor and its transpose. The latter is of its first run
+# there, less the time of transposes that were mended since: an estimate until a step in fp8 is timed again.
 COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 16, 20, 12
 ROUNDING_BYTES = 72
 # Tokens at which flash attention on a GPU loses half: on an H200 it reaches 0.39 of the peak at 2048, 0.52 at 8192.
@@ -185,7 +186,7 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
 
 def short_sequence(cluster: Cluster, seq: Any) -> Any:
     """What flash attention over so many tokens loses, as a factor. A CPU has no tiles to fill."""
-    return 1 + FLASH_HALF_SEQ / seq if cluster.device.units >= CPU_UNITS else 1.0
+    return 1 + FLASH_HALF_SEQ / seq if cluster.device.is_gpu else 1.0
 
 
 def fused_softmax(c: Columns) -> Any:

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trimaran.cost.gemm import CPU_UNITS
 from trimaran.engine.tracker import OTHER, Tracker
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.weights import Weights, weights
@@ -101,7 +100,7 @@ class Measured:
             self.trainer = Trainer(job, world, held)
             rows = job.layout.micro_batch * job.micro_batches
             self.batch = zeros(job, rows)
-        if job.cluster.device.units >= CPU_UNITS:  # a GPU, where torch's Adam works on all tensors at once
+        if job.cluster.device.is_gpu:  # a GPU, where torch's Adam works on all tensors at once
             for group in self.trainer.optimizer.param_groups:
                 group["foreach"] = not group["fused"]
         self._forwards, self._progress = 0, progress

@@ -123,7 +123,7 @@ def compile_cache(sweep: Sweep, folder: Path) -> dict[str, str]:
 
 def flight_recorder(job: Job, folder: Path) -> dict[str, str]:
     """NCCL's last collectives of every rank, written where a hang is looked into."""
-    if job.cluster.device.name.startswith("cpu"):
+    if not job.cluster.device.is_gpu:
         return {}
     return {
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",

@@ -139,7 +139,7 @@ def resources(sweep: Sweep, job: Job) -> list[str]:
     nodes = -(-devices // per_node)
     minutes = round(sweep.measuring.minutes + 2 * sweep.measuring.silence_minutes)
     found = [f"--nodes={nodes}", f"--ntasks-per-node={min(devices, per_node)}", f"--time={minutes}"]
-    if not job.cluster.device.name.startswith("cpu"):
+    if job.cluster.device.is_gpu:
         found.append(f"--gres=gpu:{min(devices, per_node)}")
     return found
 

@@ -7,7 +7,7 @@ from math import ceil, floor
 import numpy as np
 
 from trimaran.cost.columns import Columns
-from trimaran.cost.gemm import CPU_UNITS, wave_efficiency
+from trimaran.cost.gemm import wave_efficiency
 from trimaran.cost.parameters import layer_parameters, total_parameters
 from trimaran.cost.time import fused_softmax
 from trimaran.plan.candidates import divisors
@@ -117,7 +117,7 @@ def arguments(question: Question, found: Found) -> tuple[Argument, ...]:
     model, rows = question.model, found.rows.take(np.array([0]))
     layout = found.layout(0)
     tiles = [_tile(name, width, layout.tp) for name, width in (("hidden", model.hidden), ("ffn", model.ffn_hidden))]
-    gpu = question.cluster.device.units >= CPU_UNITS
+    gpu = question.cluster.device.is_gpu
     return (
         *(tiles if gpu else ()),
         *((_wave(question, layout.micro_batch, layout.tp),) if gpu else ()),

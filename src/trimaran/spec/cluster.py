@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from trimaran.spec.noun import Noun
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
+GPU_UNITS = 64  # the fewest of a GPU; Fugaku's A64FX has 48 cores, and a CPU here is named so, whatever it has
 
 
 class Device(Noun):
@@ -22,6 +23,11 @@ class Device(Noun):
     )
     power_watts: PositiveFloat | None = None
     sources: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Else its units are cores: no tensor cores, so neither tiles nor waves."""
+        return self.units >= GPU_UNITS and not self.name.startswith("cpu")
 
 
 class Link(Noun):

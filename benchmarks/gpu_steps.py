@@ -1,0 +1,44 @@
+"""Steps on one NVIDIA GPU, for the benchmarks that time or weigh them."""
+
+import gc
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+
+from trimaran.data.source import source_of
+from trimaran.engine.batches import batch
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.world import World
+from trimaran.spec import Job
+
+GPU = torch.device("cuda")
+
+Step = Callable[[int], None]  # of this number
+
+
+def ours(job: Job) -> Step:
+    trainer, source, size = Trainer(job, World(job.layout, GPU)), source_of(job), job.batch.size
+
+    def step(number: int) -> None:
+        trainer.step(batch(job, source, number * size, size, 0, GPU)).totals()
+
+    return step
+
+
+def timed(step: Step, first: int, count: int) -> list[float]:
+    """Seconds of so many steps, by the device's clock."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for number, mark in enumerate(marks[1:]):
+        step(first + number)
+        mark.record()
+    marks[-1].synchronize()
+    return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+
+
+def forget() -> None:
+    """What was dropped, and what was compiled: PyTorch refuses to compile one function for many shapes."""
+    torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
