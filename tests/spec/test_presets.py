@@ -279,3 +279,9 @@ def test_a_machine_of_different_gpus_is_refused(monkeypatch: pytest.MonkeyPatch,
     nvidia_smi(monkeypatch, tmp_path, cards=f"{H200}\n81251, [N/A], NVIDIA A100-SXM4-80GB")
     with pytest.raises(Mistake, match="CUDA_VISIBLE_DEVICES"):
         here_module.here()
+
+
+def test_a_gpu_is_told_from_a_cpu_however_many_cores_that_has() -> None:
+    assert [name for name in CLUSTERS if not presets.cluster(name).device.is_gpu] == ["fugaku"]
+    cpu = presets.cluster("here").device.but(name="cpu-96-cores", units=96)
+    assert not cpu.is_gpu
