@@ -5,7 +5,7 @@
     python benchmarks/gpu_train.py --fp8 --beside others                 # others/nanoGPT, others/torchtitan: checkouts
 
 Trainers take turns, a few steps each; the median step of each is told. Four of them do not fit on a card at once, so
-every other one has a session with ours, and a ratio is that of one session. TFLOP/s are by the formula
+every other one has a session with those of ours that a goal compares it with, and a ratio is that of one session. TFLOP/s are by the formula
 `bigscience-exact`, 72 B s l h^2 (1 + s/6h + V/16lh), times the ratio of the models' FLOPs where a trainer's model is
 not quite the Job's (torchtitan's).
 """
@@ -150,7 +150,7 @@ def main() -> int:
     of_ours = [name for name in chosen if name.startswith("trimaran")]
     others = [name for name in chosen if name not in of_ours]
     sessions = []
-    for names in [[*of_ours, other] for other in others] or [of_ours]:
+    for names in [[*(one for one in of_ours if (one, other) in GOALS), other] for other in others] or [of_ours]:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:  # which gives all memory back at its end
             sessions.append(process.submit(session, job, options.fp8, options.beside, names).result())
 
