@@ -5,9 +5,9 @@
     python benchmarks/gpu_train.py --fp8 --beside others                 # others/nanoGPT, others/torchtitan: checkouts
 
 Trainers take turns, a few steps each; the median step of each is told. Four of them do not fit on a card at once, so
-every other one has a session with those of ours that a goal compares it with, and a ratio is that of one session. TFLOP/s are by the formula
-`bigscience-exact`, 72 B s l h^2 (1 + s/6h + V/16lh), times the ratio of the models' FLOPs where a trainer's model is
-not quite the Job's (torchtitan's).
+every other one has a session with those of ours that a goal compares it with, and a ratio is that of one session.
+TFLOP/s are by the formula `bigscience-exact`, 72 B s l h^2 (1 + s/6h + V/16lh), times the ratio of the models' FLOPs
+where a trainer's model is not quite the Job's (torchtitan's).
 """
 
 import argparse
