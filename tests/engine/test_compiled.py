@@ -23,7 +23,9 @@ from trimaran.spec.trainer import Recompute
 MODELS = {"gpt": GPT, "bloom": BLOOM, "llama": LLAMA}
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # PyTorch's own, while it traces
+# PyTorch's own, while it traces:
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize(
     ("name", "recompute"), [("gpt", "none"), ("bloom", "selective"), ("llama", "full"), ("llama", "selective")]
 )
@@ -73,6 +75,7 @@ def losses_of(rank: int, job: Job) -> tuple[list[float], list[float]]:
     return found[0], found[1]
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_trainer_that_is_dropped_gives_its_weights_back(precision: str) -> None:

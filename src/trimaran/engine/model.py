@@ -18,6 +18,7 @@ from trimaran.engine.linear import ColumnLinear, RowLinear
 from trimaran.engine.loss import linear_cross_entropy
 from trimaran.engine.masks import Mask, attention_mask
 from trimaran.engine.norms import RMSNorm
+from trimaran.engine.residual_norm import add_and_norm, can_add_and_norm
 from trimaran.spec import Model
 from trimaran.spec.trainer import Recompute
 
@@ -149,13 +150,18 @@ class Head(nn.Module):
 class Block(nn.Module):
     def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute, eight_bits: bool) -> None:
         super().__init__()
+        self.eight_bits = eight_bits
         self.attention_norm = norm(model)
         self.attention = Attention(model, axis, recompute, eight_bits)
         self.mlp_norm = norm(model)
         self.mlp = MLP(model, axis, eight_bits)
 
     def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), mask, turn)
+        if torch.compiler.is_compiling() and can_add_and_norm(x) and not self.eight_bits:
+            x, *normed = add_and_norm(x, None, self.attention_norm, self.attention.readers)
+            x, normed_sum = add_and_norm(x, self.attention(normed, mask, turn), self.mlp_norm)
+            return x + self.mlp(normed_sum)
+        x = x + self.attention([self.attention_norm(x)], mask, turn)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -171,12 +177,18 @@ class Attention(nn.Module):
         self.qkv = ColumnLinear(model.hidden, width, model.bias, axis, eight_bits)
         self.out = RowLinear(model.hidden, model.hidden, model.bias, axis, eight_bits)
 
-    def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
+    @property
+    def readers(self) -> int:
+        """How many products read its input where they are compiled: see `products`."""
+        return 1 if self.recompute == "selective" else 3
+
+    def forward(self, inputs: list[Tensor], mask: Mask, turn: Any) -> Tensor:
+        """Of [tokens, hidden]: once, or once for each reader."""
+        if len(inputs) > 1:
+            return self.out(self.attended(*self.products(inputs, turn), mask))
         if self.recompute == "selective" and torch.is_grad_enabled():
-            return self.out(checkpoint(self.look, self.qkv(x), mask, turn, use_reentrant=False))
-        if torch.compiler.is_compiling() and not self.qkv.eight_bits:
-            return self.out(self.attended(*self.products(x, turn), mask))
-        return self.out(self.look(self.qkv(x), mask, turn))
+            return self.out(checkpoint(self.look, self.qkv(inputs[0]), mask, turn, use_reentrant=False))
+        return self.out(self.look(self.qkv(inputs[0]), mask, turn))
 
     def look(self, qkv: Tensor, mask: Mask, turn: Any) -> Tensor:
         """[tokens, width of qkv] -> [tokens, heads x head_dim], all of this rank."""
@@ -195,12 +207,12 @@ class Attention(nn.Module):
         k, v = qkv[:, :, :, self.shared].transpose(1, 2), qkv[:, :, :, self.shared + 1].transpose(1, 2)
         return (q, k, v) if turn is None else (turned(q, *turn), turned(k, *turn), v)
 
-    def products(self, x: Tensor, turn: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def products(self, inputs: list[Tensor], turn: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The same from [rows x seq, hidden], by a product each: copies of the weights' rows are smaller than one of
         the gradients by query, key and value, which one product would need side by side. Without tensor ranks, and not
         in 8 bits: there gradients are written anew in any case."""
         places = (slice(self.shared), slice(self.shared, self.shared + 1), slice(self.shared + 1, None))
-        q, k, v = (self._product(x, place).transpose(1, 2) for place in places)
+        q, k, v = (self._product(x, place).transpose(1, 2) for x, place in zip(inputs, places, strict=True))
         return (q, k, v) if turn is None else (turned(q, *turn), turned(k, *turn), v)
 
     def _product(self, x: Tensor, place: slice) -> Tensor:
