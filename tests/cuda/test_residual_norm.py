@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from trimaran.engine.residual_norm import add_and_norm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of the largest number: bf16 has eight significant bits
+# Of the largest number. bf16 has eight significant bits, and two are rounded to it, one after the other.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

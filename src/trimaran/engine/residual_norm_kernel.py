@@ -1,4 +1,6 @@
-"""The norm of rows, and its gradient, in Triton: a program has whole rows, and they are read once."""
+"""The norm of rows, and its gradient, in Triton: a program has whole rows, and they are read once.
+
+Inside a compiled layer PyTorch's compiler reads the two functions below, and starts the kernels with its own."""
 
 from collections.abc import Sequence
 
@@ -7,7 +9,8 @@ import triton  # type: ignore[import-not-found,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
 
-A_THREADS = 16  # numbers of a row, nearly
+NORM, GRADIENT = 16, 8  # numbers of a row that a thread has
+PARTS = 528  # programs of a backward pass, each with its own sums for the weights: four on each processor of an H100
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
@@ -84,12 +87,13 @@ def norm_rows(
     x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, width = x.shape
-    total = x if y is None else torch.empty_like(x)
+    total = x.view_as(x) if y is None else torch.empty_like(x)
     normed, statistics = torch.empty_like(x), x.new_empty(rows, 2, dtype=torch.float32)
-    block, warps = shape(width)
+    block, warps = shape(width, NORM)
     given = x.contiguous(), (x if y is None else y).contiguous(), weight, weight if bias is None else bias
+    sums = normed if y is None else total  # not written without a y
     _norm[(rows,)](
-        *given, total, normed, statistics, width, eps, y is not None, bias is not None, block, num_warps=warps
+        *given, sums, normed, statistics, width, eps, y is not None, bias is not None, block, num_warps=warps
     )
     return total, normed, statistics
 
@@ -101,18 +105,18 @@ def gradient_of_rows(
     weight: Tensor,
     statistics: Tensor,
     centred: bool,
-    programs: int,
 ) -> tuple[Tensor, Tensor]:
     rows, width = total.shape
+    programs = min(PARTS, rows)
     result, parts = torch.empty_like(total), statistics.new_empty(programs, 2, width)
-    block, warps = shape(width)
+    block, warps = shape(width, GRADIENT)
     first, second, third = (grad.contiguous() for grad in (*grads, grads[0], grads[0])[:3])
     given = first, second, third, grad_total.contiguous(), total, weight, statistics
     _gradient[(programs,)](*given, result, parts, rows, width, len(grads), centred, block, num_warps=warps)
     return result, parts
 
 
-def shape(width: int) -> tuple[int, int]:
+def shape(width: int, each: int) -> tuple[int, int]:
     """Numbers of a row as a program sees it, and its warps."""
-    block = triton.next_power_of_2(width)
-    return block, min(max(block // (32 * A_THREADS), 1), 16)
+    block = 1 << (width - 1).bit_length()
+    return block, min(max(block // (32 * each), 1), 16)
