@@ -116,6 +116,7 @@ def test_one_layout_and_a_column_of_them_give_the_same() -> None:
 
 IDEAL = Constants(
     gemm_efficiency=1.0,
+    sustained_efficiency=1e9,
     gemm_half_tokens=0.0,
     gemm_half_width=0.0,
     wave_exponent=0.0,
@@ -168,6 +169,26 @@ def test_the_parts_of_a_step_by_hand() -> None:
     optimizer = parameters * (28 / 2 + 6) / memory
     step = 4 * (stage + head) + stage + reduction + optimizer  # four micro batches, and the first stage's to fill
     assert found.seconds == pytest.approx(step)
+
+
+def test_a_power_limit_lasts_as_long_as_the_flops_it_allows() -> None:
+    """At a hundredth of the peak nothing else counts; at the double peak it is not felt."""
+    tokens, h, peak = 512, 1024, 312e12
+    products, attention = 2 * tokens * 12 * h * h / 2, 4 * tokens * 512 * h / 2
+    seconds = (3 * products + 3.5 * 0.8 * attention) / peak
+    limited = step_time(tiny(), CLUSTER, TRAINER, IDEAL.but(sustained_efficiency=0.01))
+    assert limited.layer_compute == pytest.approx(100 * seconds, rel=1e-6)
+    free, hardly = (step_time(tiny(), CLUSTER, TRAINER, IDEAL.but(sustained_efficiency=x)) for x in (1e9, 4.0))
+    assert hardly.layer_compute == pytest.approx(free.layer_compute, rel=1e-4)
+
+
+def test_gradients_of_several_micro_batches_are_added_up_in_passes_of_their_own() -> None:
+    """By a trainer that says so: 10 bytes per parameter for each of four micro batches, none for one."""
+    adding = TRAINER.model_copy(update={"accumulation_bytes": 10.0})
+    for samples, passes in ((8.0, 4), (2.0, 0)):
+        plain, summing = (step_time(tiny(gbs=samples), CLUSTER, trainer, IDEAL) for trainer in (TRAINER, adding))
+        parameters = (2 * 12 * 1024**2 + 1024 * 1024) / 2
+        assert summing.seconds - plain.seconds == pytest.approx(passes * 10 * parameters / 2039e9, abs=1e-12)
 
 
 def test_the_parts_of_memory_by_hand() -> None:

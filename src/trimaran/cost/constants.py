@@ -16,6 +16,9 @@ class Prior:
 
 PRIORS: dict[str, Prior] = {
     "gemm_efficiency": Prior(0.85, 0.05, "share of the peak that a large, aligned matrix product reaches"),
+    "sustained_efficiency": Prior(
+        4.0, 0.5, "share of the peak that the power limit allows on average over a step's products; above 1: no limit"
+    ),
     "gemm_half_tokens": Prior(200.0, 0.7, "tokens at which a matrix product loses half of that"),
     "gemm_half_width": Prior(100.0, 0.5, "columns at which it does"),
     "wave_exponent": Prior(1.0, 0.15, "how strongly an unfinished wave of tiles is felt (1: as the arithmetic says)"),
@@ -46,6 +49,7 @@ class Constants:
     """Values in force; meanings are in PRIORS."""
 
     gemm_efficiency: float
+    sustained_efficiency: float
     gemm_half_tokens: float
     gemm_half_width: float
     wave_exponent: float

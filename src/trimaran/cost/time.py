@@ -24,7 +24,7 @@ LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
 # The same where a compiler joins kernels, from the profile of our trainer on an H200 (docs/gpu.md); and what rounding
 # to 8 bits adds: looking for the largest number, writing each tensor and its transpose. The latter is of its first run
 # there, less the time of transposes that were mended since: an estimate until a step in fp8 is timed again.
-COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 16, 20, 12
+COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 17, 21, 12
 ROUNDING_BYTES = 72
 # Tokens at which flash attention on a GPU loses half: on an H200 it reaches 0.39 of the peak at 2048, 0.52 at 8192.
 FLASH_HALF_SEQ = 1000
@@ -66,13 +66,22 @@ def machine_of(cluster: Cluster, trainer: Trainer, precision: Any, k: Constants 
     return Machine(
         cluster=cluster,
         trainer=trainer,
-        peak_flops=cluster.device.peak_tflops[precision] * 1e12,
+        peak_flops=cluster.device.peak_tflops[precision]
+        * 1e12
+        * (narrow_share(cluster) if precision == "fp8" else 1.0),
         wide_peak_flops=cluster.device.peak_tflops["bf16" if precision == "fp8" else precision] * 1e12,
         memory_bytes_per_s=cluster.device.memory_gb_per_s * 1e9 * constants.memory_efficiency,
         inside_bytes_per_s=cluster.inside.gb_per_s * 1e9 * constants.inside_share,
         between_bytes_per_s=cluster.between.gb_per_s * 1e9,
         k=constants,
     )
+
+
+def narrow_share(cluster: Cluster) -> float:
+    """Products in 8 bits reach a smaller share of their peak than those in 16, of which the constants tell: as the best
+    of both that somebody measured."""
+    best, peak = cluster.device.matmul_tflops, cluster.device.peak_tflops
+    return best["fp8"] / peak["fp8"] / (best["bf16"] / peak["bf16"]) if {"bf16", "fp8"} <= set(best) else 1.0
 
 
 def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> StepTime:
@@ -95,7 +104,7 @@ def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | Non
     fill = np.where(c.schedule == 3, fill / 3, fill)  # ZB-H1: the weights' half of backward fills most of it
     busy = c.micro_batches * (waits * slowest + (1 - waits) * every / c.pp)
     reduction = reduction_seconds(machine, c)
-    optimizer = optimizer_seconds(machine, c)
+    optimizer = optimizer_seconds(machine, c) + accumulation_seconds(machine, c)
     hidden = hidden_seconds(c, trainer, reduction, busy)
     seconds = (busy + fill + reduction - hidden + optimizer) * c.slowdown
     return StepTime(
@@ -153,11 +162,28 @@ def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
         backward = backward + gemm_seconds(device, peak, k, columns, inner, c.tokens)  # of the weights
     attention_forward, attention_backward = attention_seconds(machine, c)
     elementwise = elementwise_seconds(machine, c)
+    power_forward, power_backward = power_seconds(machine, c)
+    forward = at_least(forward + attention_forward + elementwise, power_forward)
+    backward = at_least(backward + attention_backward + 2 * elementwise, power_backward)
     start = k.layer_us * 1e-6
-    return (
-        longer(forward + attention_forward + elementwise, start),
-        longer(backward + attention_backward + 2 * elementwise, BACKWARD_STARTS * start),
-    )
+    return longer(forward, start), longer(backward, BACKWARD_STARTS * start)
+
+
+def power_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
+    """What the power limit allows: products and attention take the energy, and what else there is to do is hardly
+    felt, for the chip draws less meanwhile and runs the products faster. A FLOP of attention takes a little less."""
+    products = sum(2 * c.tokens * columns * inner for columns, inner in layer_products(c)) / machine.peak_flops
+    attention = ATTENTION_ENERGY * attention_flops(machine, c) / machine.wide_peak_flops
+    limit = machine.k.sustained_efficiency
+    return (products + attention) / limit, (2 * products + 2.5 * attention) / limit
+
+
+ATTENTION_ENERGY = 0.8  # of a FLOP, products' being 1: steps of 2048 and 4096 tokens on an H200
+
+
+def at_least(seconds: Any, limit_seconds: Any) -> Any:
+    """Softly: the chip's clock follows what is drawn, and is late."""
+    return (seconds**8 + limit_seconds**8) ** 0.125
 
 
 BACKWARD_STARTS = 1.3  # autograd starts more kernels than the forward pass, but without Python between them
@@ -168,13 +194,18 @@ def longer(device_seconds: Any, host_seconds: Any) -> Any:
     return (device_seconds**4 + host_seconds**4) ** 0.25
 
 
+def attention_flops(machine: Machine, c: Columns) -> Any:
+    """Scores and values, forward. Flash attention leaves out what a causal mask hides."""
+    return (2 if machine.trainer.attention == "flash" else 4) * c.tokens * c.seq * c.hidden / c.tp
+
+
 def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     """Scores, softmax and values. Without flash attention the scores travel through memory."""
-    flops = 4 * c.tokens * c.seq * c.hidden / c.tp
+    flops = attention_flops(machine, c)
     slowdown = np.where((c.hidden / c.heads) % 8 == 0, 1.0, machine.k.odd_head_slowdown)
     if machine.trainer.attention == "flash":
         efficiency = machine.k.flash_efficiency / short_sequence(machine.cluster, c.seq)
-        causal_seconds = flops / 2 * slowdown / (machine.wide_peak_flops * efficiency)
+        causal_seconds = flops * slowdown / (machine.wide_peak_flops * efficiency)
         return causal_seconds, 2.5 * causal_seconds  # flash repeats the scores in its backward pass
     product_seconds = flops * slowdown / (machine.wide_peak_flops * machine.k.attention_efficiency)
     scores = c.mbs * c.heads / c.tp * c.seq**2
@@ -265,3 +296,9 @@ def optimizer_seconds(machine: Machine, c: Columns) -> Any:
     """Norm, clip, Adam and the cast to compute precision: memory traffic over the parameters a device updates."""
     shard = np.where(c.zero >= 1, c.dp, 1)
     return rank_parameters(c) * (28 / shard + 6) / machine.memory_bytes_per_s
+
+
+def accumulation_seconds(machine: Machine, c: Columns) -> Any:
+    """Gradients of several micro batches added up, where the trainer does so in a pass of its own."""
+    passes = np.where(c.micro_batches > 1, c.micro_batches, 0)
+    return passes * rank_parameters(c) * machine.trainer.accumulation_bytes / machine.memory_bytes_per_s

@@ -18,6 +18,9 @@ class Trainer(Noun):
     gradient_bytes: dict[Precision, Literal[2, 4]] = Field(
         description="Bytes per gradient element while it accumulates, for each number format it trains in."
     )
+    accumulation_bytes: float = Field(
+        0.0, ge=0, description="Bytes moved per parameter to add up the gradients of one of several micro batches."
+    )
     master_bytes: Literal[0, 4] = Field(4, description="Bytes of the higher-precision copy of each weight.")
     sharded_extra_bytes: float = Field(
         0.0, ge=0, description="Bytes per parameter beside master weights and moments that its ZeRO shards with them."
