@@ -21,9 +21,9 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 # Bytes per attention score: written, masked and normalised, dropped out, read (forward); the same and more (backward).
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
-# The same where a compiler joins kernels, from the profile of our trainer on an H200 (docs/gpu.md); and what rounding
-# to 8 bits adds: looking for the largest number, writing each tensor and its transpose. The latter is of its first run
-# there, less the time of transposes that were mended since: an estimate until a step in fp8 is timed again.
+# The same where a compiler joins kernels, by the profile of our trainer on an H200 (docs/gpu.md) before its norms had
+# kernels of their own: the constants of hgx-h200 are of that time. And what rounding to 8 bits adds: looking for the
+# largest number, writing each tensor and its transpose.
 COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 17, 21, 12
 ROUNDING_BYTES = 72
 # Tokens at which flash attention on a GPU loses half: on an H200 it reaches 0.39 of the peak at 2048, 0.52 at 8192.
@@ -66,9 +66,7 @@ def machine_of(cluster: Cluster, trainer: Trainer, precision: Any, k: Constants 
     return Machine(
         cluster=cluster,
         trainer=trainer,
-        peak_flops=cluster.device.peak_tflops[precision]
-        * 1e12
-        * (narrow_share(cluster) if precision == "fp8" else 1.0),
+        peak_flops=cluster.device.peak_tflops[precision] * reachable_share(cluster, precision) * 1e12,
         wide_peak_flops=cluster.device.peak_tflops["bf16" if precision == "fp8" else precision] * 1e12,
         memory_bytes_per_s=cluster.device.memory_gb_per_s * 1e9 * constants.memory_efficiency,
         inside_bytes_per_s=cluster.inside.gb_per_s * 1e9 * constants.inside_share,
@@ -77,11 +75,13 @@ def machine_of(cluster: Cluster, trainer: Trainer, precision: Any, k: Constants 
     )
 
 
-def narrow_share(cluster: Cluster) -> float:
+def reachable_share(cluster: Cluster, precision: Any) -> float:
     """Products in 8 bits reach a smaller share of their peak than those in 16, of which the constants tell: as the best
     of both that somebody measured."""
     best, peak = cluster.device.matmul_tflops, cluster.device.peak_tflops
-    return best["fp8"] / peak["fp8"] / (best["bf16"] / peak["bf16"]) if {"bf16", "fp8"} <= set(best) else 1.0
+    if precision != "fp8" or not {"bf16", "fp8"} <= set(best):
+        return 1.0
+    return best["fp8"] / peak["fp8"] / (best["bf16"] / peak["bf16"])
 
 
 def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> StepTime:
