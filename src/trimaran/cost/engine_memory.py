@@ -203,17 +203,19 @@ def layer_kept(c: Columns, selective: Any, compiled: Any) -> Any:
     and the activation of it, or with a gate both of these, the opened gate and the result. In fp8 what goes into a
     product is kept as 8-bit numbers; the attention keeps its result beside them.
 
-    A compiler makes some of it again: the attention's result where the attention itself is repeated, and 8-bit numbers
-    but those of a norm. It keeps something too: the rows of the weights from which query, key and value come apart, or
-    of one matrix the 8-bit numbers."""
+    A compiler makes some of it again: the attention's result where the attention itself is repeated, an opened gate
+    but in 8 bits, and there all but the norms' results. It keeps something too: the rows of the weights from which
+    query, key and value come apart, or of one matrix the 8-bit numbers."""
     compute, given = COMPUTE_BYTES[c.precision], PRODUCT_BYTES.get(c.precision, COMPUTE_BYTES[c.precision])
     eight_bits = given != compute
     grouped = c.kv_heads < c.heads
-    copies = np.where(c.rotary, c.hidden + c.kv_width, grouped * c.hidden)  # of queries and keys, for the attention
+    # Of queries and keys, turned or repeated for the attention; a compiler keeps the turned ones instead.
+    copies = np.where(c.rotary, np.where(compiled, 0, c.hidden + c.kv_width), grouped * c.hidden)
     result = np.where(selective | (not eight_bits), 0, c.hidden)
     attention = (c.hidden + 2 * c.kv_width + np.where(selective, 0, copies) + result) * compute
     attention = attention + np.where(compiled & (selective | eight_bits), 0, c.hidden * given)
-    mlp = c.ffn * (np.where(c.matrices == 3, 3, 1) * compute + np.where(compiled & eight_bits, 0, given))
+    inside = np.where(c.matrices == 3, np.where(compiled & (not eight_bits), 2, 3), 1)
+    mlp = c.ffn * (inside * compute + np.where(compiled & eight_bits, 0, given))
     sums = np.where(selective, 0, c.heads) * FP32  # of the softmax
     apart = np.where(selective, 0, (c.hidden + 2 * c.kv_width) * c.hidden * compute)
     matrices = np.where(compiled, c.hidden * c.ffn * given if eight_bits else apart, 0)

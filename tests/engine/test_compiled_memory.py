@@ -1,0 +1,72 @@
+"""What a compiled layer keeps for its backward pass: the formula against what PyTorch's compiler decides. Here it
+decides on a CPU, with the decompositions of a GPU's compiler; for a GPT an H200 had the same sizes (tests/cost)."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+
+from tests.engine.jobs import GPT, LLAMA, job_of
+from tests.engine.stages import random_tokens, random_weights
+from trimaran.cost.columns import of_jobs
+from trimaran.cost.engine_memory import layer_kept
+from trimaran.engine.compiled import compile_layers
+from trimaran.engine.trainer import Trainer
+from trimaran.engine.world import World
+from trimaran.spec import Job
+
+WIDE = {"hidden": 64, "seq_len": 128}  # so that statistics of rows and weights are little beside activations
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "gpt": (GPT | WIDE, "none", "bf16"),
+    "gpt selective": (GPT | WIDE, "selective", "bf16"),
+    "gpt fp32": (GPT | WIDE, "none", "fp32"),
+    "llama": (LLAMA | WIDE | {"ffn_hidden": 176, "kv_heads": 8}, "none", "bf16"),
+    "llama, shared keys": (LLAMA | WIDE | {"ffn_hidden": 176}, "none", "bf16"),
+    "llama selective": (LLAMA | WIDE | {"ffn_hidden": 176}, "selective", "bf16"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, while it traces
+@pytest.mark.parametrize("case", CASES)
+def test_a_compiled_layer_keeps_what_the_formula_says(case: str) -> None:
+    model, recompute, precision = CASES[case]
+    job = job_of(model, {"micro_batch": 8, "recompute": recompute}, precision=precision)
+    fewer = job.but(model=job.model.but(layers=job.model.layers - 1))
+    found = kept_bytes(job) - kept_bytes(fewer)
+    columns = of_jobs([job])
+    expected = float(np.squeeze(layer_kept(columns, columns.recompute == 1, True)))
+    assert expected == pytest.approx(found, rel=0.03)
+
+
+def kept_bytes(job: Job) -> int:
+    """Of all tensors, but the weights, that the forward pass of one micro batch leaves for the backward pass."""
+    torch.compiler.reset()
+    trainer = Trainer(job, World(job.layout, torch.device("cpu")))
+    (stage,) = trainer.weights.modules
+    stage.load_state_dict(random_weights(stage))
+    as_it_is = lambda graph, _: make_boxed_func(graph.forward)  # noqa: E731
+    backend = aot_autograd(
+        fw_compiler=as_it_is,
+        bw_compiler=as_it_is,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=select_decomp_table(),
+    )
+    compile_layers(stage, backend=backend)
+    tokens = random_tokens(job.model, rows=8, seed=1)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = tensor  # held, so that no other tensor gets its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        stage.activations(tokens, tokens)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
