@@ -65,7 +65,7 @@ def main() -> int:
         prepare(folder)
         runs = {kind: started(folder, job, kind, asked.steps, changes + more) for kind, more in kinds.items()}
         try:
-            while any(run.poll() is None for run in runs.values()):
+            while None in (codes := [run.poll() for run in runs.values()]) and not any(codes):
                 time.sleep(LOOK)
                 told = {kind: losses(folder / f"{kind}.jsonl") for kind in runs}
                 print(*(f"{kind} {len(found)} {found[-1:]}" for kind, found in told.items()), sep="; ", file=sys.stderr)
@@ -76,9 +76,9 @@ def main() -> int:
             curves = {kind: losses(folder / f"{kind}.jsonl") for kind in runs}
             if asked.keep:
                 asked.keep.write_text(json.dumps({kind: curve.tolist() for kind, curve in curves.items()}))
-    failed = [kind for kind, run in runs.items() if run.returncode]
-    if failed:
-        raise SystemExit(f"The run in {failed[0]} ended with exit code {runs[failed[0]].returncode}.")
+    for kind, code in zip(runs, codes, strict=True):
+        if code:
+            raise SystemExit(f"The run in {kind} ended with exit code {code}.")
     rows = []
     for begin in range(0, asked.steps, SHOWN):
         means = [curve[begin : begin + SHOWN].mean() for curve in curves.values()]

@@ -16,7 +16,12 @@ GIB = 2**30
 
 def rows(*tables: str) -> list[Any]:
     found = [row for table in tables for row in MEASURED[table]["rows"]]
-    return [pytest.param(row, id=" ".join(settings(row))) for row in found]
+    return [pytest.param(row, id=" ".join(settings(row)), marks=known_miss(row)) for row in found]
+
+
+def known_miss(row: dict[str, Any]) -> list[pytest.MarkDecorator]:
+    """Strict: a row that is met one day must lose its excuse."""
+    return [pytest.mark.xfail(reason=row["misses"], strict=True)] if "misses" in row else []
 
 
 def settings(row: dict[str, Any]) -> list[str]:
@@ -42,6 +47,6 @@ def test_reserved_memory_is_known_to_five_hundredths(row: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("row", rows("swept", "before", "after"))
 def test_the_seconds_of_a_step_are_known_to_five_hundredths(row: dict[str, Any]) -> None:
-    """Those measured before and after are of micro batches, recompute, a sequence, widths and a precision that the
-    constants were not fitted on."""
+    """Those measured before and after are of micro batches, recompute, a sequence, widths, layers and a precision that
+    the constants were not fitted on."""
     assert told(row).seconds == pytest.approx(row["seconds"], rel=0.05)

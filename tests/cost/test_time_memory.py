@@ -172,7 +172,7 @@ def test_the_parts_of_a_step_by_hand() -> None:
 
 
 def test_a_power_limit_lasts_as_long_as_the_flops_it_allows() -> None:
-    """At a hundredth of the peak nothing else counts; at the double peak it is not felt."""
+    """At a hundredth of the peak nothing else counts; at four times the peak, the prior, it is not felt."""
     tokens, h, peak = 512, 1024, 312e12
     products, attention = 2 * tokens * 12 * h * h / 2, 4 * tokens * 512 * h / 2
     seconds = (3 * products + 3.5 * 0.8 * attention) / peak

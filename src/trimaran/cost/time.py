@@ -163,10 +163,10 @@ def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     attention_forward, attention_backward = attention_seconds(machine, c)
     elementwise = elementwise_seconds(machine, c)
     power_forward, power_backward = power_seconds(machine, c)
-    forward = at_least(forward + attention_forward + elementwise, power_forward)
-    backward = at_least(backward + attention_backward + 2 * elementwise, power_backward)
+    forward = longer(forward + attention_forward + elementwise, power_forward, CLOCK)
+    backward = longer(backward + attention_backward + 2 * elementwise, power_backward, CLOCK)
     start = k.layer_us * 1e-6
-    return longer(forward, start), longer(backward, BACKWARD_STARTS * start)
+    return longer(forward, start, HOST), longer(backward, BACKWARD_STARTS * start, HOST)
 
 
 def power_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
@@ -179,19 +179,14 @@ def power_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
 
 
 ATTENTION_ENERGY = 0.8  # of a FLOP, products' being 1: steps of 2048 and 4096 tokens on an H200
-
-
-def at_least(seconds: Any, limit_seconds: Any) -> Any:
-    """Softly: the chip's clock follows what is drawn, and is late."""
-    return (seconds**8 + limit_seconds**8) ** 0.125
-
-
 BACKWARD_STARTS = 1.3  # autograd starts more kernels than the forward pass, but without Python between them
+# How sharply the longer of two counts. The device works while the host starts what comes next, and both jitter; a
+# chip's clock follows what it draws, and is a little late.
+HOST, CLOCK = 4, 8
 
 
-def longer(device_seconds: Any, host_seconds: Any) -> Any:
-    """The device works while the host starts what comes next: the slower counts, softly, for both jitter."""
-    return (device_seconds**4 + host_seconds**4) ** 0.25
+def longer(one_seconds: Any, other_seconds: Any, sharpness: int) -> Any:
+    return (one_seconds**sharpness + other_seconds**sharpness) ** (1 / sharpness)
 
 
 def attention_flops(machine: Machine, c: Columns) -> Any:

@@ -150,14 +150,13 @@ class Head(nn.Module):
 class Block(nn.Module):
     def __init__(self, model: Model, axis: TensorAxis, recompute: Recompute, eight_bits: bool) -> None:
         super().__init__()
-        self.eight_bits = eight_bits
         self.attention_norm = norm(model)
         self.attention = Attention(model, axis, recompute, eight_bits)
         self.mlp_norm = norm(model)
         self.mlp = MLP(model, axis, eight_bits)
 
     def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
-        if torch.compiler.is_compiling() and can_add_and_norm(x) and not self.eight_bits:
+        if torch.compiler.is_compiling() and can_add_and_norm(x) and not self.attention.qkv.eight_bits:
             x, *normed = add_and_norm(x, None, self.attention_norm, self.attention.readers)
             x, normed_sum = add_and_norm(x, self.attention(normed, mask, turn), self.mlp_norm)
             return x + self.mlp(normed_sum)
