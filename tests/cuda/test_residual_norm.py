@@ -26,13 +26,14 @@ def test_it_is_the_norm_of_the_sum(
         nn.init.normal_(parameter, 1.0, 0.2)
     x, y = (torch.randn(rows, width, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
     grads = [torch.randn(rows, width, device="cuda", dtype=dtype) for _ in range(readers + 1)]
-    found = add_and_norm(x, y if adds else None, norm, readers)
+    y_bias = torch.randn(width, device="cuda", dtype=dtype, requires_grad=True)
+    found = add_and_norm(x, y if adds else None, y_bias if adds else None, norm, readers)
     torch.autograd.backward(found, grads)
 
     exact = kind(width, eps=1e-5, dtype=torch.float64)
     exact.load_state_dict(norm.state_dict())
-    given = [part.detach().cpu().double().requires_grad_() for part in (x, y)]
-    total = given[0] + given[1] if adds else given[0] * 1
+    given = [part.detach().cpu().double().requires_grad_() for part in (x, y, y_bias)]
+    total = given[0] + given[1] + given[2] if adds else given[0] * 1
     torch.autograd.backward([total] + [exact(total)] * readers, [grad.cpu().double() for grad in grads])
     assert len(found) == readers + 1
     close(found[0], total, dtype)
@@ -41,6 +42,7 @@ def test_it_is_the_norm_of_the_sum(
     close(x.grad, given[0].grad, dtype)
     if adds:
         close(y.grad, given[1].grad, dtype)
+        close(y_bias.grad, given[2].grad, dtype)
     for parameter, right in zip(norm.parameters(), exact.parameters(), strict=True):
         close(parameter.grad, right.grad, dtype)
 

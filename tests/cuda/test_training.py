@@ -83,11 +83,13 @@ def test_turned_bytes_are_those_of_a_cpu(shape: tuple[int, int]) -> None:
     assert torch.equal(found.cpu(), numbers.t())
 
 
+@pytest.mark.parametrize("shapes", [((300, 70), (1000,), (64, 128)), ((300, 80), (1024,), (64, 128))], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_pass_adam_is_adamw_on_shortened_gradients(dtype: torch.dtype) -> None:
-    """Against PyTorch's own in float64. The copy in the compute precision is the value, rounded."""
+def test_one_pass_adam_is_adamw_on_shortened_gradients(dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Against PyTorch's own in float64. The copy in the compute precision is the value, rounded. Tensors of odd and of
+    even sizes."""
     torch.manual_seed(0)
-    slots = [slot(torch.randn(shape, device="cuda"), dtype) for shape in ((300, 70), (1000,), (64, 128))]
+    slots = [slot(torch.randn(shape, device="cuda"), dtype) for shape in shapes]
     exact = [nn.Parameter(one.value.detach().double().cpu()) for one in slots]
     options = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}
     values = [one.value for one in slots]

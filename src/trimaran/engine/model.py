@@ -157,11 +157,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask, turn: Any) -> Tensor:
         if torch.compiler.is_compiling() and can_add_and_norm(x) and not self.attention.qkv.eight_bits:
-            x, *normed = add_and_norm(x, None, self.attention_norm, self.attention.readers)
-            x, normed_sum = add_and_norm(x, self.attention(normed, mask, turn), self.mlp_norm)
-            return x + self.mlp(normed_sum)
+            x, *normed = add_and_norm(x, None, None, self.attention_norm, self.attention.readers)
+            out = self.attention.out
+            y = F.linear(self.attention.seen(normed, mask, turn), out.weight)
+            x, *normed = add_and_norm(x, y, out.bias, self.mlp_norm, self.mlp.readers)
+            return x + self.mlp(normed)
         x = x + self.attention([self.attention_norm(x)], mask, turn)
-        return x + self.mlp(self.mlp_norm(x))
+        return x + self.mlp([self.mlp_norm(x)])
 
 
 class Attention(nn.Module):
@@ -183,11 +185,15 @@ class Attention(nn.Module):
 
     def forward(self, inputs: list[Tensor], mask: Mask, turn: Any) -> Tensor:
         """Of [tokens, hidden]: once, or once for each reader."""
+        return self.out(self.seen(inputs, mask, turn))
+
+    def seen(self, inputs: list[Tensor], mask: Mask, turn: Any) -> Tensor:
+        """Before the last product."""
         if len(inputs) > 1:
-            return self.out(self.attended(*self.products(inputs, turn), mask))
+            return self.attended(*self.products(inputs, turn), mask)
         if self.recompute == "selective" and torch.is_grad_enabled():
-            return self.out(checkpoint(self.look, self.qkv(inputs[0]), mask, turn, use_reentrant=False))
-        return self.out(self.look(self.qkv(inputs[0]), mask, turn))
+            return checkpoint(self.look, self.qkv(inputs[0]), mask, turn, use_reentrant=False)
+        return self.look(self.qkv(inputs[0]), mask, turn)
 
     def look(self, qkv: Tensor, mask: Mask, turn: Any) -> Tensor:
         """[tokens, width of qkv] -> [tokens, heads x head_dim], all of this rank."""
@@ -235,12 +241,28 @@ class MLP(nn.Module):
         self.up = ColumnLinear(model.hidden, width, model.bias, axis, eight_bits)
         self.down = RowLinear(model.ffn_hidden, model.hidden, model.bias, axis, eight_bits)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.up(x)
+    @property
+    def readers(self) -> int:
+        """How many products read its input where they are compiled."""
+        return 2 if self.gated else 1
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """Of [tokens, hidden]: once, or once for each reader."""
         if not self.gated:
-            return self.down(gelu(y))
-        gate, channel = y.unflatten(-1, (-1, 2)).unbind(-1)
+            return self.down(gelu(self.up(inputs[0])))
+        if len(inputs) == 1:
+            gate, channel = self.up(inputs[0]).unflatten(-1, (-1, 2)).unbind(-1)
+        else:
+            gate, channel = (self._product(x, place) for place, x in enumerate(inputs))
         return self.down(F.silu(gate) * channel)
+
+    def _product(self, x: Tensor, place: int) -> Tensor:
+        """Of the gates or of the channels alone: numbers that lie side by side are read many at once."""
+        weight, bias = (
+            whole if whole is None else whole.unflatten(0, (-1, 2))[:, place]
+            for whole in (self.up.weight, self.up.bias)
+        )
+        return F.linear(x, weight, bias)
 
 
 def norm(model: Model) -> nn.Module:

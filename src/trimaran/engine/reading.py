@@ -52,7 +52,7 @@ class Reader:
         for number, block in enumerate(stage.layers.values()):
             assert isinstance(block, Block)
             x = x + self._look(number, block, x, turn, seen)
-            x = x + block.mlp(block.mlp_norm(x))
+            x = x + block.mlp([block.mlp_norm(x)])
         return stage.logits(stage.norm(x[-1:]))[0]
 
     def _look(self, number: int, block: Block, x: Tensor, turn: tuple[Tensor, Tensor] | None, seen: Tensor) -> Tensor:

@@ -19,9 +19,12 @@ def can_add_and_norm(x: Tensor) -> bool:
     return x.shape[-1] <= WIDEST
 
 
-def add_and_norm(x: Tensor, y: Tensor | None, norm: nn.Module, readers: int = 1) -> tuple[Tensor, ...]:
-    """x + y (x where there is no y), and its norm once for each reader: so their gradients come apart."""
-    return AddAndNorm.apply(x, y, norm.weight, getattr(norm, "bias", None), norm.eps, readers)
+def add_and_norm(
+    x: Tensor, y: Tensor | None, y_bias: Tensor | None, norm: nn.Module, readers: int = 1
+) -> tuple[Tensor, ...]:
+    """x + y + its bias (x where there is no y), and the norm of that, once for each reader: so their gradients come
+    apart."""
+    return AddAndNorm.apply(x, y, y_bias, norm.weight, getattr(norm, "bias", None), norm.eps, readers)
 
 
 class AddAndNorm(torch.autograd.Function):
@@ -29,16 +32,23 @@ class AddAndNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float, readers: int
+        ctx: Any,
+        x: Tensor,
+        y: Tensor | None,
+        y_bias: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+        readers: int,
     ) -> tuple[Tensor, ...]:
         if x.is_cuda:
             from trimaran.engine.residual_norm_kernel import norm_rows  # its language is there where CUDA is
 
-            total, normed, statistics = norm_rows(x, y, weight, bias, eps)
+            total, normed, statistics = norm_rows(x, y, y_bias, weight, bias, eps)
         else:
-            total, normed, statistics = normed_rows(x, y, weight, bias, eps)
+            total, normed, statistics = normed_rows(x, y, y_bias, weight, bias, eps)
         ctx.save_for_backward(total, weight, statistics)
-        ctx.adds, ctx.has_bias = y is not None, bias is not None
+        ctx.adds, ctx.adds_bias, ctx.has_bias = y is not None, y_bias is not None, bias is not None
         return total, *(normed.view_as(normed) for _ in range(readers))
 
     @staticmethod
@@ -47,18 +57,21 @@ class AddAndNorm(torch.autograd.Function):
         if total.is_cuda:
             from trimaran.engine.residual_norm_kernel import gradient_of_rows
 
-            grad, parts = gradient_of_rows(grads, grad_total, total, weight, statistics, ctx.has_bias)
+            grad, parts = gradient_of_rows(grads, grad_total, total, weight, statistics, ctx.has_bias, ctx.adds_bias)
         else:
-            grad, parts = rows_gradient(grads, grad_total, total, weight, statistics, ctx.has_bias)
+            grad, parts = rows_gradient(grads, grad_total, total, weight, statistics, ctx.has_bias, ctx.adds_bias)
         columns = parts.sum(0).to(weight.dtype)
-        return grad, grad if ctx.adds else None, columns[0], columns[1] if ctx.has_bias else None, None, None
+        grad_y, grad_y_bias = grad if ctx.adds else None, columns[2] if ctx.adds_bias else None
+        return grad, grad_y, grad_y_bias, columns[0], columns[1] if ctx.has_bias else None, None, None
 
 
 def normed_rows(
-    x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
+    x: Tensor, y: Tensor | None, y_bias: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x + y, its norm, and each row's mean (0 in RMSNorm) and 1 / deviation, [rows, 2] in fp32 or wider."""
+    """x + y + its bias, the norm of that, and each row's mean (0 in RMSNorm) and 1 / deviation, [rows, 2] in fp32 or
+    wider."""
     total = x.view_as(x) if y is None else x + y
+    total = total if y_bias is None else total + y_bias
     wide = total.to(torch.promote_types(x.dtype, torch.float32))
     mean = torch.zeros_like(wide[:, :1]) if bias is None else wide.mean(1, keepdim=True)
     scale = (wide - mean).square().mean(1, keepdim=True).add(eps).rsqrt()
@@ -67,15 +80,23 @@ def normed_rows(
 
 
 def rows_gradient(
-    grads: Sequence[Tensor], grad_total: Tensor, total: Tensor, weight: Tensor, statistics: Tensor, centred: bool
+    grads: Sequence[Tensor],
+    grad_total: Tensor,
+    total: Tensor,
+    weight: Tensor,
+    statistics: Tensor,
+    centred: bool,
+    adds_bias: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Of the total, given those of its norm's readers and its own; and the weight's and bias's as sums over some of the
-    rows each (here: over all), [parts, 2, width]."""
+    """Of the total, given those of its norm's readers and its own; and those of the norm's weight, its bias and y's
+    bias (where there is one) as sums over some of the rows each (here: over all), [parts, 2 or 3, width]."""
     wide = statistics.dtype
     grad, (mean, scale) = torch.stack(list(grads)).to(wide).sum(0), statistics.split(1, 1)
     unit = (total.to(wide) - mean) * scale
-    parts = torch.stack(((grad * unit).sum(0), grad.sum(0)))[None]
+    columns = [(grad * unit).sum(0), grad.sum(0)]
     grad = grad * weight
     along = unit * (grad * unit).mean(1, keepdim=True)
     shift = grad.mean(1, keepdim=True) if centred else 0
-    return ((grad - shift - along) * scale + grad_total).to(total.dtype), parts
+    result = (grad - shift - along) * scale + grad_total
+    columns += [result.sum(0)] if adds_bias else []
+    return result.to(total.dtype), torch.stack(columns)[None]
