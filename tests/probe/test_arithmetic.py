@@ -145,6 +145,17 @@ def test_constants_that_were_planted_are_found() -> None:
     assert "inside_share" not in found  # one rank has nobody to talk to
 
 
+def test_a_gpu_that_slows_down_without_a_pause_has_a_power_limit() -> None:
+    """600 TFLOP/s after five seconds is 0.607 of an H200's peak; within 5 % of the best product there is no limit."""
+    cluster = presets.cluster("hgx-h200")
+    measured = planted(cluster, gemm_efficiency=0.8)
+    best = measured.best_tflops("bf16")
+    assert best is not None
+    assert probed_constants(measured.but(sustained_tflops=600.0), cluster)[0]["sustained_efficiency"] == 0.6067
+    for fast in (0.97 * best, None):
+        assert "sustained_efficiency" not in probed_constants(measured.but(sustained_tflops=fast), cluster)[0]
+
+
 def test_the_network_of_two_nodes_is_what_all_their_devices_get_together() -> None:
     """All ranks: 20 GB/s. One rank of each node, two groups at once: 8 each. Sends to the other node: 5 each."""
 

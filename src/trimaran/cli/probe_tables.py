@@ -39,6 +39,8 @@ def _device_rows(measured: "Measured", cluster: "Cluster") -> list[tuple[str, st
         )
         for name, tflops in device.matmul_tflops.items()
     ]
+    if measured.sustained_tflops is not None:
+        rows += [("without a pause", f"{measured.sustained_tflops:.4g} TFLOP/s", "large products for five seconds")]
     rows += [
         ("memory copy", f"{traffic.copy_gb_per_s:.4g} GB/s", "read and written bytes of y = x"),
         ("memory triad", f"{traffic.triad_gb_per_s:.4g} GB/s", "of z = x + s y"),

@@ -18,6 +18,7 @@ from trimaran.spec import Cluster
 SHAPE_NAMES = ("gemm_efficiency", "gemm_half_tokens", "gemm_half_width", "wave_exponent", "misaligned_slowdown")
 NOISE = 0.1  # of the logarithm of one product's time: libraries choose other kernels for neighbouring shapes
 LEAST_SPREAD = 0.03  # the same probe on another day
+LIMITED = 0.95  # products without a pause at this share of the best are held back by the power limit
 
 
 def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
@@ -30,6 +31,8 @@ def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, fl
         "flash_efficiency": _flash_efficiency(measured, cluster),
     }
     spreads = {"gemm_efficiency": scatter}
+    if measured.sustained_tflops is not None and measured.sustained_tflops < LIMITED * best_tflops(measured):
+        found["sustained_efficiency"] = measured.sustained_tflops / cluster.device.peak_tflops[measured.precision]
     inside = tensor_parallel_line(measured.of_kind("all-reduce", "inside"))
     if inside:
         found["inside_share"] = inside.bytes_per_s / 1e9 / cluster.inside.gb_per_s
@@ -39,6 +42,10 @@ def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, fl
         found |= _between_shares(measured, cluster)
     rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
     return rounded, {name: round(max(spread, LEAST_SPREAD), 4) for name, spread in spreads.items()}
+
+
+def best_tflops(measured: Measured) -> float:
+    return measured.best_tflops(measured.precision) or 0.0
 
 
 def tensor_parallel_line(seen: list[Collective]) -> Line | None:

@@ -11,7 +11,7 @@ import torch
 
 from trimaran.probe.attention import attention
 from trimaran.probe.collectives import collective, message_sizes, teams
-from trimaran.probe.gemm import product
+from trimaran.probe.gemm import product, sustained_tflops
 from trimaran.probe.host import host
 from trimaran.probe.launch_overhead import launches
 from trimaran.probe.measured import Attention, Collective, Launches, Measured, Product, Traffic
@@ -59,8 +59,12 @@ def measure(world: World, asked: Asked, told: Told) -> Measured:
             left_out += 1
         else:
             results.append(step.work())
+    sustained = None
+    if world.device.type == "cuda":
+        told("products without a pause", 1.0)
+        sustained = sustained_tflops(watch, precision)
     told("done", 1.0)
-    return _measured(world, asked, precision, results, left_out, time.perf_counter() - started)
+    return _measured(world, asked, precision, results, sustained, left_out, time.perf_counter() - started)
 
 
 def steps(watch: Stopwatch, model: Model, precision: Precision, quick: bool) -> tuple[list[Step], list[Step]]:
@@ -120,7 +124,13 @@ def _has_bf16(world: World) -> bool:
 
 
 def _measured(
-    world: World, asked: Asked, precision: Precision, results: list[Result], left_out: int, took_seconds: float
+    world: World,
+    asked: Asked,
+    precision: Precision,
+    results: list[Result],
+    sustained: float | None,
+    left_out: int,
+    took_seconds: float,
 ) -> Measured:
     cuda = world.device.type == "cuda"
     card = torch.cuda.get_device_properties(world.device) if cuda else None
@@ -143,5 +153,6 @@ def _measured(
         launches=next(done for done in results if isinstance(done, Launches)),
         collectives=tuple(done for done in results if isinstance(done, Collective)),
         context_gib=world.most(context(world.device)) if cuda else None,
+        sustained_tflops=sustained,
         left_out=left_out,
     )

@@ -118,6 +118,7 @@ class Measured(Noun):
     launches: Launches
     collectives: tuple[Collective, ...]
     context_gib: NonNegativeFloat | None = None  # of a GPU: what no tensor gets, with all libraries in use
+    sustained_tflops: PositiveFloat | None = None  # of a GPU: products without a pause, at its power limit
     left_out: NonNegativeInt = 0  # measurements for which the time was not enough
 
     def best_tflops(self, precision: Precision) -> float | None:
