@@ -16,12 +16,7 @@ GIB = 2**30
 
 def rows(*tables: str) -> list[Any]:
     found = [row for table in tables for row in MEASURED[table]["rows"]]
-    return [pytest.param(row, id=" ".join(settings(row)), marks=known_miss(row)) for row in found]
-
-
-def known_miss(row: dict[str, Any]) -> list[pytest.MarkDecorator]:
-    """Strict: a row that is met one day must lose its excuse."""
-    return [pytest.mark.xfail(reason=row["misses"], strict=True)] if "misses" in row else []
+    return [pytest.param(row, id=" ".join(settings(row))) for row in found]
 
 
 def settings(row: dict[str, Any]) -> list[str]:
@@ -39,14 +34,20 @@ def test_allocated_memory_is_known_to_a_hundredth(row: dict[str, Any]) -> None:
     assert tensors / GIB == pytest.approx(row["allocated"], rel=0.01)
 
 
-@pytest.mark.parametrize("row", rows("memory", "swept"))
+@pytest.mark.parametrize("row", rows("memory", "swept", "largest"))
 def test_reserved_memory_is_known_to_five_hundredths(row: dict[str, Any]) -> None:
     parts = told(row).memory_bytes()["first"]
     assert (parts["total"] - parts["context"]) / GIB == pytest.approx(row["reserved"], rel=0.05)
 
 
-@pytest.mark.parametrize("row", rows("swept", "before", "after"))
+@pytest.mark.parametrize("row", rows("swept", "unfitted"))
 def test_the_seconds_of_a_step_are_known_to_five_hundredths(row: dict[str, Any]) -> None:
-    """Those measured before and after are of micro batches, recompute, a sequence, widths, layers and a precision that
-    the constants were not fitted on."""
+    """Those unfitted are of micro batches, recompute, a sequence, widths, layers and a precision that the constants
+    were not fitted on."""
     assert told(row).seconds == pytest.approx(row["seconds"], rel=0.05)
+
+
+@pytest.mark.parametrize("row", rows("largest"))
+def test_the_seconds_of_a_step_hold_its_optimizer(row: dict[str, Any]) -> None:
+    """Of these steps of 2048 tokens the optimizer takes a fifth to a half."""
+    assert told(row).seconds == pytest.approx(2048 / row["tokens_per_second"], rel=0.05)

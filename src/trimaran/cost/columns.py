@@ -11,12 +11,13 @@ import numpy as np
 
 from trimaran.spec import Job, Model
 from trimaran.spec.cluster import Precision
+from trimaran.spec.trainer import Optimizer
 
 RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
 SCHEDULE = {"gpipe": 0, "1f1b": 1, "interleaved": 2, "zero-bubble": 3}
 # Two moments of 4 bytes; or of 1 byte, with a scale of 4 bytes for each block.
 BLOCK_8BIT = 256
-STATE_BYTES = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2 * (1 + 4 / BLOCK_8BIT)}
+STATE_BYTES: dict[Optimizer, float] = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2 * (1 + 4 / BLOCK_8BIT)}
 COMPUTE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # of a weight or activation; fp8 only inside the GEMMs
 
 
@@ -47,7 +48,7 @@ class Columns:
     # what runs it
     devices_per_node: Any
     precision: Precision = "bf16"
-    optimizer: str = "adam"
+    optimizer: Optimizer = "adam"
     # what only our engine's memory asks for
     rotary: Any = False
     embedding_norm: Any = False
@@ -131,7 +132,7 @@ def _layers(job: Job) -> int:
     return max(job.stage_layers) * job.layout.stages if listed else job.model.layers
 
 
-def of_rows(rows: Iterable[dict[str, Any]], precision: Precision, optimizer: str) -> Columns:
+def of_rows(rows: Iterable[dict[str, Any]], precision: Precision, optimizer: Optimizer) -> Columns:
     """Columns from records with the same keys."""
     listed = list(rows)
     arrays = {name: np.array([float(row[name]) for row in listed]) for name in listed[0]}

@@ -90,7 +90,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
     originals = np.where(p.sharded | (p.compute != FP32), FP32, 0)
     optimizer = p.parameters * (STATE_BYTES[c.optimizer] + originals) / shard
     gradients = p.parameters * p.width / np.where(p.sharded & (c.zero >= 2) & p.alone, shard, 1)
-    beside = beside_update(c, p, on_gpu, weights)
+    beside = beside_update(c, p, weights)
 
     micro = kept(c, stage, compiled)
     activations = p.flying * micro + bias_bytes(c)
@@ -125,11 +125,11 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
     )
 
 
-def beside_update(c: Columns, p: Place, on_gpu: bool, weights: Any) -> Any:
-    """Beside states and gradients, when the optimizer works. Adam takes roots of its second moments: on a GPU of all at
-    once, else of a tensor. FSDP2 has given the gathered weights up by then; but where it reduces each micro batch's
-    gradients, those that belong to no block come last."""
-    roots = 0.0 if c.optimizer != "adam" else p.parameters * FP32 if on_gpu else p.vocabulary * 2 * FP32
+def beside_update(c: Columns, p: Place, weights: Any) -> Any:
+    """Beside states and gradients, when the optimizer works. Plain Adam goes through the tensors one by one, and takes
+    roots of its second moments. FSDP2 has given the gathered weights up by then; but where it reduces each micro
+    batch's gradients, those that belong to no block come last."""
+    roots = p.vocabulary * 2 * FP32 if c.optimizer == "adam" else 0.0
     reduction = p.ends * (p.compute + FP32) + p.layer * FP32 - np.where(c.zero == 3, weights, 0.0)
     return np.where(p.sharded, np.where((c.zero >= 2) & p.alone, reduction, 0.0), roots)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from trimaran.cost.columns import RECOMPUTE, SCHEDULE, STATE_BYTES, Columns, of_rows
 from trimaran.spec import Cluster, Setup
 from trimaran.spec.cluster import Precision
+from trimaran.spec.trainer import Optimizer
 
 Rows = npt.NDArray[np.int64]
 
@@ -47,10 +48,10 @@ def of_setups(setups: Sequence[Setup], cluster: Cluster, dates: Sequence[str] = 
 
     Recompute is none unless stated, the MLP 4 x hidden, heads of 128; a split is weighted where only that divides.
     """
-    groups: dict[tuple[Precision, str], list[int]] = {}
+    groups: dict[tuple[Precision, Optimizer], list[int]] = {}
     for i, setup in enumerate(setups):
-        optimizer = setup.optimizer if setup.optimizer in STATE_BYTES else "adam"
-        groups.setdefault((precision_of(setup, cluster), str(optimizer)), []).append(i)
+        optimizer: Optimizer = next((name for name in STATE_BYTES if name == setup.optimizer), "adam")
+        groups.setdefault((precision_of(setup, cluster), optimizer), []).append(i)
     days = dates or [""] * len(setups)
     return [
         (np.array(places), of_rows([_row(setups[i], cluster, days[i]) for i in places], precision, optimizer))

@@ -21,11 +21,12 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 # Bytes per attention score: written, masked and normalised, dropped out, read (forward); the same and more (backward).
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
-# The same where a compiler joins kernels, by the profile of our trainer on an H200 (docs/gpu.md) before its norms had
-# kernels of their own: the constants of hgx-h200 are of that time. And what rounding to 8 bits adds: looking for the
-# largest number, writing each tensor and its transpose.
+# The same where a compiler joins kernels: what takes as long as they do in the profile of our trainer on an H200
+# (docs/gpu.md), at the speed that a probe finds. And what rounding to 8 bits adds: looking for the largest number, writing
+# each tensor and its transpose.
 COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 17, 21, 12
 ROUNDING_BYTES = 72
+FUSED_ADAM_BYTES = 28  # per parameter, in fp32: gradient, value and two moments read, all but the first written
 # Tokens at which flash attention on a GPU loses half: on an H200 it reaches 0.39 of the peak at 2048, 0.52 at 8192.
 FLASH_HALF_SEQ = 1000
 
@@ -165,8 +166,9 @@ def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     power_forward, power_backward = power_seconds(machine, c)
     forward = longer(forward + attention_forward + elementwise, power_forward, CLOCK)
     backward = longer(backward + attention_backward + 2 * elementwise, power_backward, CLOCK)
-    start = k.layer_us * 1e-6
-    return longer(forward, start, HOST), longer(backward, BACKWARD_STARTS * start, HOST)
+    both, host = forward + backward, (1 + BACKWARD_STARTS) * k.layer_us * 1e-6
+    waiting = longer(both, host, HOST) / both  # a host that is late in one pass may catch up in the other
+    return forward * waiting, backward * waiting
 
 
 def power_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
@@ -182,7 +184,7 @@ ATTENTION_ENERGY = 0.8  # of a FLOP, products' being 1: steps of 2048 and 4096 t
 BACKWARD_STARTS = 1.3  # autograd starts more kernels than the forward pass, but without Python between them
 # How sharply the longer of two counts. The device works while the host starts what comes next, and both jitter; a
 # chip's clock follows what it draws, and is a little late.
-HOST, CLOCK = 4, 8
+HOST, CLOCK = 6, 8
 
 
 def longer(one_seconds: Any, other_seconds: Any, sharpness: int) -> Any:
@@ -290,7 +292,8 @@ def reduction_seconds(machine: Machine, c: Columns) -> Any:
 def optimizer_seconds(machine: Machine, c: Columns) -> Any:
     """Norm, clip, Adam and the cast to compute precision: memory traffic over the parameters a device updates."""
     shard = np.where(c.zero >= 1, c.dp, 1)
-    return rank_parameters(c) * (28 / shard + 6) / machine.memory_bytes_per_s
+    update = machine.trainer.update_bytes.get(c.optimizer, FUSED_ADAM_BYTES)
+    return rank_parameters(c) * (update / shard + 6) / machine.memory_bytes_per_s
 
 
 def accumulation_seconds(machine: Machine, c: Columns) -> Any:

@@ -21,6 +21,10 @@ class Trainer(Noun):
     accumulation_bytes: float = Field(
         0.0, ge=0, description="Bytes moved per parameter to add up the gradients of one of several micro batches."
     )
+    update_bytes: dict[Optimizer, float] = Field(
+        default_factory=dict,
+        description="Bytes an optimizer moves per parameter; as a fused Adam does where not named.",
+    )
     master_bytes: Literal[0, 4] = Field(4, description="Bytes of the higher-precision copy of each weight.")
     sharded_extra_bytes: float = Field(
         0.0, ge=0, description="Bytes per parameter beside master weights and moments that its ZeRO shards with them."
