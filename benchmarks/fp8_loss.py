@@ -5,7 +5,9 @@
 Prints the mean loss of every 50 steps of both, and how far the means of any 20 steps in a row are apart, at most and
 after the warm-up. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the
 library in any case, and the learning rate rises over the first 50 steps, without which large models go astray in any
-precision. With --noise it says how far two runs in bf16 are apart, which round differently. All run at once.
+precision. With --noise it says how far apart runs in bf16 are: one in smaller micro batches, which sum in another
+order, and one whose first weights are as far off as 8 bits round them (another_start.py). All run at once: on a CPU
+give each a core, as by OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -27,11 +29,13 @@ from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
 
 GOAL, WINDOW, SHOWN, WARM_UP, LOOK = 0.01, 20, 50, 50, 10.0
+OTHER = "another start"
 Curve = npt.NDArray[np.float64]  # losses, step by step
 
 
 def started(folder: Path, job: str, name: str, steps: int, changes: list[str]) -> "subprocess.Popen[bytes]":
-    command = [*TRIMARAN, "train", job, "--steps", str(steps), "--metrics", f"{name}.jsonl"]
+    trimaran = [sys.executable, str(Path(__file__).with_name("another_start.py"))] if name == OTHER else TRIMARAN
+    command = [*trimaran, "train", job, "--steps", str(steps), "--metrics", f"{name}.jsonl"]
     command += [word for change in ("data.source=stdlib/tokens", *changes) for word in ("--set", change)]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
 
@@ -48,7 +52,7 @@ def main() -> int:
     parser.add_argument("--job", default="tiny", help="A job file or a preset.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--set", action="append", default=[], help="A field of the job, as for `trimaran train`.")
-    parser.add_argument("--noise", action="store_true", help="bf16 again, in micro batches half as large.")
+    parser.add_argument("--noise", action="store_true", help="Two more runs in bf16.")
     parser.add_argument("--keep", type=Path, help="A file for the losses, as JSON; also of a run that was stopped.")
     asked = parser.parse_args()
     if asked.steps < WINDOW:
@@ -59,6 +63,7 @@ def main() -> int:
     kinds = {"bf16": ["precision=bf16"], "fp8": ["precision=fp8"]}
     if asked.noise:
         kinds["bf16 again"] = ["precision=bf16", f"layout.micro_batch={read.layout.micro_batch // 2}"]
+        kinds[OTHER] = ["precision=bf16"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a timeout's; so that the runs end too
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

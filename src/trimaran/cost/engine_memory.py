@@ -129,7 +129,8 @@ def beside_update(c: Columns, p: Place, weights: Any) -> Any:
     """Beside states and gradients, when the optimizer works. Plain Adam goes through the tensors one by one, and takes
     roots of its second moments. FSDP2 has given the gathered weights up by then; but where it reduces each micro
     batch's gradients, those that belong to no block come last."""
-    roots = p.vocabulary * 2 * FP32 if c.optimizer == "adam" else 0.0
+    largest = np.maximum((p.has_first | p.has_last) * p.vocabulary, (c.matrices - 1) * c.ffn * c.hidden / c.tp)
+    roots = largest * 2 * FP32 if c.optimizer == "adam" else 0.0
     reduction = p.ends * (p.compute + FP32) + p.layer * FP32 - np.where(c.zero == 3, weights, 0.0)
     return np.where(p.sharded, np.where((c.zero >= 2) & p.alone, reduction, 0.0), roots)
 

@@ -22,8 +22,8 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
 # The same where a compiler joins kernels: what takes as long as they do in the profile of our trainer on an H200
-# (docs/gpu.md), at the speed that a probe finds. And what rounding to 8 bits adds: looking for the largest number, writing
-# each tensor and its transpose.
+# (docs/gpu.md), at the speed that a probe finds. And what rounding to 8 bits adds: looking for the largest number,
+# writing each tensor and its transpose.
 COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 17, 21, 12
 ROUNDING_BYTES = 72
 FUSED_ADAM_BYTES = 28  # per parameter, in fp32: gradient, value and two moments read, all but the first written

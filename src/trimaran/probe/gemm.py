@@ -11,8 +11,6 @@ from trimaran.probe.timing import Stopwatch
 from trimaran.spec.cluster import Precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
 SIDE = 8192  # of a product that fills any device
 WARM_SECONDS, LAST_SECONDS = 4.0, 1.0  # until a GPU's clock has settled below its power limit; then its rate counts
 

@@ -1,0 +1,31 @@
+"""`trimaran`, but the weights of the layers' products start a little off, at random and by as much as rounding to e4m3
+moves them: a control for fp8_loss.py, which runs it. How far this moves a loss, any 8-bit training may.
+
+    python benchmarks/another_start.py train tiny --steps 10
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimaran.cli.main import run
+from trimaran.cost.tensors import NamedTensor
+from trimaran.engine import weights
+from trimaran.engine.initial import fill
+
+MOVED = (".qkv.weight", ".out.weight", ".up.weight", ".down.weight")
+APART = 0.026  # of a number: the mean square of what rounding does to normal numbers
+SEED = 1
+
+
+def fill_apart(local: Tensor, tensor: NamedTensor, *where: Any) -> None:
+    fill(local, tensor, *where)
+    if tensor.name.endswith(MOVED):
+        local.mul_(1 + APART * torch.randn(local.shape, generator=generator).to(local.device))
+
+
+if __name__ == "__main__":
+    generator = torch.Generator().manual_seed(SEED)
+    weights.fill = fill_apart  # type: ignore[assignment]
+    run()
