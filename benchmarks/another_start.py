@@ -4,6 +4,7 @@ moves them: a control for fp8_loss.py, which runs it. How far this moves a loss,
     python benchmarks/another_start.py train tiny --steps 10
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +20,16 @@ APART = 0.026  # of a number: the mean square of what rounding does to normal nu
 SEED = 1
 
 
-def fill_apart(local: Tensor, tensor: NamedTensor, *where: Any) -> None:
+def fill_apart(generator: torch.Generator, local: Tensor, tensor: NamedTensor, *where: Any) -> None:
     fill(local, tensor, *where)
     if tensor.name.endswith(MOVED):
         local.mul_(1 + APART * torch.randn(local.shape, generator=generator).to(local.device))
 
 
-if __name__ == "__main__":
-    generator = torch.Generator().manual_seed(SEED)
-    weights.fill = fill_apart  # type: ignore[assignment]
+def main() -> None:
+    weights.fill = partial(fill_apart, torch.Generator().manual_seed(SEED))  # type: ignore[assignment]
     run()
+
+
+if __name__ == "__main__":
+    main()
