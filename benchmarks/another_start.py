@@ -1,5 +1,5 @@
 """`trimaran`, but the weights of the layers' products start a little off, at random and by as much as rounding to e4m3
-moves them: a control for fp8_loss.py, which runs it. How far this moves a loss, any 8-bit training may.
+moves them: a control for fp8_loss.py, which runs it. What this does to a loss is not done by training in 8 bits.
 
     python benchmarks/another_start.py train tiny --steps 10
 """
@@ -16,7 +16,7 @@ from trimaran.engine import weights
 from trimaran.engine.initial import fill
 
 MOVED = (".qkv.weight", ".out.weight", ".up.weight", ".down.weight")
-APART = 0.026  # of a number: the mean square of what rounding does to normal numbers
+APART = 0.026  # of a number: the root of the mean square of what rounding does to normal ones
 SEED = 1
 
 

@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--job", default="tiny", help="A job file or a preset.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--set", action="append", default=[], help="A field of the job, as for `trimaran train`.")
-    parser.add_argument("--noise", action="store_true", help="Two more runs in bf16.")
+    parser.add_argument("--noise", action="store_true", help="Two controls more, in bf16.")
     parser.add_argument("--keep", type=Path, help="A file for the losses, as JSON; also of a run that was stopped.")
     asked = parser.parse_args()
     if asked.steps < WINDOW:

@@ -27,7 +27,7 @@ def told(row: dict[str, Any]) -> Explained:
     return explained(changed(load_job("gpt-1b3-h200"), settings(row)))
 
 
-@pytest.mark.parametrize("row", rows("memory"))
+@pytest.mark.parametrize("row", rows("memory", "forecast"))
 def test_allocated_memory_is_known_to_a_hundredth(row: dict[str, Any]) -> None:
     parts = told(row).memory_bytes()["first"]
     tensors = parts["total"] - parts["context"] - parts["slack"]

@@ -31,7 +31,8 @@ def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, fl
         "flash_efficiency": _flash_efficiency(measured, cluster),
     }
     spreads = {"gemm_efficiency": scatter}
-    if measured.sustained_tflops is not None and measured.sustained_tflops < LIMITED * best_tflops(measured):
+    best = measured.best_tflops(measured.precision) or 0.0
+    if measured.sustained_tflops is not None and measured.sustained_tflops < LIMITED * best:
         found["sustained_efficiency"] = measured.sustained_tflops / cluster.device.peak_tflops[measured.precision]
     inside = tensor_parallel_line(measured.of_kind("all-reduce", "inside"))
     if inside:
@@ -42,10 +43,6 @@ def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, fl
         found |= _between_shares(measured, cluster)
     rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
     return rounded, {name: round(max(spread, LEAST_SPREAD), 4) for name, spread in spreads.items()}
-
-
-def best_tflops(measured: Measured) -> float:
-    return measured.best_tflops(measured.precision) or 0.0
 
 
 def tensor_parallel_line(seen: list[Collective]) -> Line | None:
