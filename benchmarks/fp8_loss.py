@@ -3,7 +3,7 @@
     python benchmarks/fp8_loss.py [--job gpt-1b3-h200] [--steps 300] [--noise] [--set recipe.learning_rate=2e-4 ...]
 
 Prints the mean loss of every 50 steps of both, and how far the means of any 20 steps in a row are apart, at most and
-after the warm-up. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the
+after the first 50. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the
 library in any case, and the learning rate rises over the first 50 steps, without which large models go astray in any
 precision. With --noise it says how far apart runs in bf16 are: one in smaller micro batches, which sum in another
 order, and one whose first weights are as far off as 8 bits round them (another_start.py). All run at once: on a CPU
@@ -104,7 +104,7 @@ def furthest(kind: str, wide: Curve, curve: Curve) -> float:
     at = int(np.abs(apart).argmax())
     print(
         f"{kind}: last loss {curve[-1]:.4f}, bf16 {wide[-1]:.4f}. Means of {WINDOW} steps are furthest apart in steps"
-        f" {at + 1} to {at + WINDOW}: {apart[at]:+.2%} (goal: within {GOAL:.0%}); after the warm-up"
+        f" {at + 1} to {at + WINDOW}: {apart[at]:+.2%} (goal: within {GOAL:.0%}); after the first {WARM_UP}"
         f" {max(apart[WARM_UP:], key=abs, default=np.nan):+.2%}."
     )
     return float(apart[at])

@@ -9,6 +9,7 @@ trains, and one more runs out of memory.
 """
 
 import argparse
+import bisect
 import json
 import sys
 
@@ -45,14 +46,15 @@ def measured_gib(job: Job) -> tuple[float, float] | None:
         for number in range(STEPS):
             step(number)
         torch.cuda.synchronize()
-    except torch.OutOfMemoryError:
+    except torch.OutOfMemoryError as error:
+        print(error, file=sys.stderr, flush=True)
         return None
     return torch.cuda.max_memory_reserved() / GIB, torch.cuda.max_memory_allocated() / GIB
 
 
 def largest(job: Job, recompute: str) -> int:
     """The largest micro batch that is predicted to fit."""
-    return max((m for m in range(1, MOST + 1) if explained(of(job, m, recompute)).fits), default=0)
+    return bisect.bisect_left(range(1, MOST + 1), True, key=lambda m: not explained(of(job, m, recompute)).fits)
 
 
 def main() -> int:

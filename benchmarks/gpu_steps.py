@@ -9,10 +9,10 @@ import torch
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World
+from trimaran.engine.world import World, device_here
 from trimaran.spec import Job
 
-GPU = torch.device("cuda")
+GPU = device_here(0, cpu=False)  # before anything is allocated, as the trainer does
 
 Step = Callable[[int], None]  # of this number
 

@@ -40,6 +40,21 @@ def test_reserved_memory_is_known_to_five_hundredths(row: dict[str, Any]) -> Non
     assert (parts["total"] - parts["context"]) / GIB == pytest.approx(row["reserved"], rel=0.05)
 
 
+def test_a_device_that_is_alone_has_no_communicators() -> None:
+    """A one-rank NCCL group takes 0.47 GiB beside the 0.74 that PyTorch and the driver take."""
+    two = {"change": {"cluster.devices_per_node": 2, "layout.dp": 2, "batch.size": 32}}
+    contexts = [told(row).memory_bytes()["first"]["context"] / GIB for row in ({"change": {}}, two)]
+    assert contexts == pytest.approx([0.74, 1.21])
+
+
+@pytest.mark.parametrize("row", rows("most"))
+def test_one_more_sample_in_the_largest_micro_batch_is_known_to_be_too_many(row: dict[str, Any]) -> None:
+    most = row["change"]["layout.micro_batch"]
+    more = {"layout.micro_batch": most + 1, "batch.size": most + 1}
+    assert told(row).fits
+    assert not told(row | {"change": row["change"] | more}).fits
+
+
 @pytest.mark.parametrize("row", rows("swept", "unfitted"))
 def test_the_seconds_of_a_step_are_known_to_five_hundredths(row: dict[str, Any]) -> None:
     """Those unfitted are of micro batches, recompute, a sequence, widths, layers and a precision that the constants

@@ -143,6 +143,9 @@ def test_constants_that_were_planted_are_found() -> None:
     for p in measured.products:
         assert gemm_seconds(cluster.device, peak, k, p.rows, p.columns, p.inner) == pytest.approx(p.seconds, rel=0.03)
     assert "inside_share" not in found  # one rank has nobody to talk to
+    alone = probed_cluster(measured)
+    assert (alone.context_gib, alone.communicator_gib) == (1.2, cluster.communicator_gib)
+    assert "communicator_gib" in alone.sources
 
 
 def test_a_gpu_that_slows_down_without_a_pause_has_a_power_limit() -> None:
@@ -169,6 +172,7 @@ def test_the_network_of_two_nodes_is_what_all_their_devices_get_together() -> No
     cluster = probed_cluster(planted(presets.cluster("hgx-h200")).but(ranks=4, nodes=2, collectives=seen))
     assert (cluster.nodes, cluster.devices_per_node, cluster.devices) == (2, 2, 4)
     assert cluster.between.gb_per_s == pytest.approx(20, rel=1e-3)
+    assert (cluster.context_gib, cluster.communicator_gib) == (1.2, None)  # four ranks that talked: the first has all
     assert cluster.probed["reduction_share"] == pytest.approx(2 * 8 / 20, rel=1e-3)
     assert cluster.probed["between_share"] == pytest.approx(2 * 5 / 20, rel=1e-3)
 

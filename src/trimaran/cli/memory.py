@@ -61,6 +61,8 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.cli.need import need_torch
 
     need_torch("trimaran memory")
+    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.memory import context_bytes
     from trimaran.engine.memory import rank_memory
 
     found = _watched(rank_memory, job, rank)
@@ -80,7 +82,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
         "predicted_compiled_bytes": compiled,
         "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
         "own_peaks_bytes": found.own_peaks,
-        "context_bytes": job.cluster.context_gib * GIB,
+        "context_bytes": float(context_bytes(of_jobs([job]), job.cluster)),
         "slack_bytes": job.cluster.slack * sum(exact[name] for name in ("activations", "logits", "working")),
         "device_bytes": job.cluster.device.memory_gib * GIB,
         "micro_batches": job.micro_batches,

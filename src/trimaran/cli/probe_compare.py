@@ -17,6 +17,7 @@ LESS_IS_BETTER = (
     "slowdown",
     "exponent",
     "context_gib",
+    "communicator_gib",
     "slack",
     "state_share",
     "activation_share",
@@ -59,6 +60,8 @@ def _numbers(cluster: "Cluster") -> dict[str, float]:
     for place in ("inside", "between"):
         found |= {f"{place}.{name}": getattr(getattr(cluster, place), name) for name in ("gb_per_s", "latency_us")}
     found |= {name: getattr(cluster, name) for name in ("nodes", "devices_per_node", "context_gib", "slack")}
+    if cluster.communicator_gib is not None:
+        found["communicator_gib"] = cluster.communicator_gib
     return found | {f"constants.{name}": value for name, value in {**cluster.probed, **cluster.constants}.items()}
 
 

@@ -139,7 +139,10 @@ def backward_working(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
     """Beside the activations, while a backward pass goes through a layer."""
     # The head's gradient is there from the loss on; a tied one waits for the embedding's.
     head = np.where(p.tied, p.compute, np.where(p.never_full, p.width, 0)) * p.vocabulary
-    working = in_layer + np.where(p.has_last & ~p.sharded, head, 0.0)
+    # The last layer's output is gone when the final norm's gradient is made. In fp8 a norm's result is still there in
+    # its place, as it was before it was rounded.
+    gone = 0.0 if c.precision == "fp8" else p.has_last * boundary(c)
+    working = in_layer - gone + np.where(p.has_last & ~p.sharded, head, 0.0)
     # The embedding's gradient comes when its micro batch is done with everything else.
     embedding = p.vocabulary * p.compute * np.where(p.sharded, 1, 2) - micro
     working = np.maximum(working, p.has_first * embedding)

@@ -102,7 +102,7 @@ def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: 
         working=working,
         logits=logits,
         buffers=trainer.buffers_gib * k.buffer_share * GIB,
-        context=cluster.context_gib * GIB,
+        context=context_bytes(c, cluster),
         slack=(activations + working + logits) * cluster.slack,
     )
 
@@ -119,9 +119,14 @@ def engine_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, de
         working=parts.working,
         logits=parts.logits,
         buffers=parts.buffers + trainer.buffers_gib * GIB,
-        context=cluster.context_gib * GIB,
+        context=context_bytes(c, cluster),
         slack=(parts.activations + parts.working + parts.logits) * cluster.slack,
     )
+
+
+def context_bytes(c: Columns, cluster: Cluster) -> Any:
+    """What no tensor gets: a device that is alone talks to nobody."""
+    return (cluster.context_gib + (c.dp * c.tp * c.pp > 1) * (cluster.communicator_gib or 0.0)) * GIB
 
 
 def in_flight(c: Columns, stage: str) -> Any:

@@ -53,9 +53,12 @@ class World:
 
 
 def device_here(local_rank: int, cpu: bool) -> torch.device:
-    """One GPU a process where there are any, unless the CPU is wanted."""
+    """One GPU a process where there are any, unless the CPU is wanted. Its memory is then mapped in pages, which leaves
+    no fragments between large tensors; PyTorch reads this with the first allocation."""
     if cpu or not torch.cuda.is_available():
         return torch.device("cpu")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device

@@ -26,6 +26,7 @@ def probed_cluster(measured: Measured) -> Cluster:
         inside=inside.plain(),
         between=between.plain(),
         context_gib=known.context_gib if measured.context_gib is None else _rounded(measured.context_gib),
+        communicator_gib=None if measured.ranks > 1 else known.communicator_gib,  # of several it is in the context
         probed={},
         constants={},
         spreads={},
@@ -105,7 +106,9 @@ def _sources(measured: Measured, known: Cluster) -> dict[str, str]:
     machine = f"{host.cpu}, {host.cores} cores (NUMA nodes: {host.numa_nodes}), {host.memory_gib:g} GiB"
     machine += f"; {len(host.gpus)} x {host.gpus[0]}, driver {host.driver}" if host.gpus else ""
     network = ", ".join(f"{name} {speed:g} Gbit/s" for name, speed in host.network_gbit_per_s.items())
-    kept = {name: known.sources[name] for name in ("context_gib",) if name in known.sources}
+    kept = {name: known.sources[name] for name in ("context_gib", "communicator_gib") if name in known.sources}
+    if measured.ranks > 1:
+        kept.pop("communicator_gib", None)
     if measured.context_gib is not None:
         kept["context_gib"] = f"Memory of the card in use, less the allocator's. {seen}"
     return kept | {

@@ -60,6 +60,9 @@ class Cluster(Noun):
     inside: Link
     between: Link
     context_gib: NonNegativeFloat = Field(description="Memory of a device that no tensor gets: driver and libraries.")
+    communicator_gib: NonNegativeFloat | None = Field(
+        None, description="What is added to it where a job has several devices; None: it is counted there already."
+    )
     slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragments.")
     probed: dict[str, float] = Field(
         default_factory=dict, description="Constants that `trimaran probe` measured: where `learn` starts from."
