@@ -64,6 +64,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.cost.columns import of_jobs
     from trimaran.cost.memory import context_bytes
     from trimaran.engine.memory import rank_memory
+    from trimaran.plan.explained import number
 
     found = _watched(rank_memory, job, rank)
     predicted = _predicted(job.but(trainer=job.trainer.but(compiles=False).plain()), rank)
@@ -82,7 +83,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
         "predicted_compiled_bytes": compiled,
         "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
         "own_peaks_bytes": found.own_peaks,
-        "context_bytes": float(context_bytes(of_jobs([job]), job.cluster)),
+        "context_bytes": number(context_bytes(of_jobs([job]), job.cluster)),
         "slack_bytes": job.cluster.slack * sum(exact[name] for name in ("activations", "logits", "working")),
         "device_bytes": job.cluster.device.memory_gib * GIB,
         "micro_batches": job.micro_batches,
