@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trimaran.engine.collectives import TensorAxis, into_layers, out_of_layers
+from trimaran.engine.first_calls import settle
 from trimaran.engine.gelu import gelu
 from trimaran.engine.linear import ColumnLinear, RowLinear
 from trimaran.engine.loss import linear_cross_entropy
@@ -23,6 +24,8 @@ from trimaran.spec import Model
 from trimaran.spec.trainer import Recompute
 
 NORM_EPS = 1e-5
+
+settle()
 
 
 class Stage(nn.Module):
