@@ -25,7 +25,7 @@ from trimaran.spec.trainer import Recompute
 
 NORM_EPS = 1e-5
 
-settle()
+settle()  # before anything is computed
 
 
 class Stage(nn.Module):

@@ -106,9 +106,8 @@ def _sources(measured: Measured, known: Cluster) -> dict[str, str]:
     machine = f"{host.cpu}, {host.cores} cores (NUMA nodes: {host.numa_nodes}), {host.memory_gib:g} GiB"
     machine += f"; {len(host.gpus)} x {host.gpus[0]}, driver {host.driver}" if host.gpus else ""
     network = ", ".join(f"{name} {speed:g} Gbit/s" for name, speed in host.network_gbit_per_s.items())
-    kept = {name: known.sources[name] for name in ("context_gib", "communicator_gib") if name in known.sources}
-    if measured.ranks > 1:
-        kept.pop("communicator_gib", None)
+    memory = ("context_gib",) if measured.ranks > 1 else ("context_gib", "communicator_gib")
+    kept = {name: known.sources[name] for name in memory if name in known.sources}
     if measured.context_gib is not None:
         kept["context_gib"] = f"Memory of the card in use, less the allocator's. {seen}"
     return kept | {
