@@ -4,10 +4,10 @@
 
 Prints the mean loss of every 50 steps of both, and how far the means of any 20 steps in a row are apart, at most and
 after the first 50. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the
-library in any case, and the learning rate rises over the first 50 steps, without which large models go astray in any
-precision. With --noise it says how far apart runs in bf16 are: one in smaller micro batches, which sum in another
-order, and one whose first weights are as far off as 8 bits round them (another_start.py). All run at once: on a CPU
-give each a core, as by OMP_NUM_THREADS=1.
+library in any case. A job without a warm-up gets one of 50 steps: large models go astray without, in any precision.
+With --noise it says how far apart runs in bf16 are: one in smaller micro batches, which sum in another order, and one
+whose first weights are as far off as 8 bits round them (another_start.py). All run at once: on a CPU give each a core,
+as by OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -58,8 +58,10 @@ def main() -> int:
     if asked.steps < WINDOW:
         parser.error(f"{asked.steps} steps are fewer than the {WINDOW} of a mean")
     job = str(Path(asked.job).resolve()) if Path(asked.job).exists() else asked.job
-    read = changed(load_job(job), asked.set)
-    changes = [f"recipe.warmup_samples={WARM_UP * read.batch.size}", *asked.set]
+    given = load_job(job)
+    read = changed(given, asked.set)
+    warm_up = given.recipe.warmup_samples or WARM_UP * read.batch.size
+    changes = [f"recipe.warmup_samples={warm_up}", *asked.set]
     kinds = {"bf16": ["precision=bf16"], "fp8": ["precision=fp8"]}
     if asked.noise:
         kinds["bf16 again"] = ["precision=bf16", f"layout.micro_batch={read.layout.micro_batch // 2}"]
@@ -102,10 +104,10 @@ def furthest(kind: str, wide: Curve, curve: Curve) -> float:
     window = np.ones(WINDOW) / WINDOW
     apart = _apart(*(np.convolve(each, window, mode="valid") for each in (wide, curve)))
     at = int(np.abs(apart).argmax())
+    later = f"; after the first {WARM_UP} {max(apart[WARM_UP:], key=abs):+.2%}" if len(apart) > WARM_UP else ""
     print(
         f"{kind}: last loss {curve[-1]:.4f}, bf16 {wide[-1]:.4f}. Means of {WINDOW} steps are furthest apart in steps"
-        f" {at + 1} to {at + WINDOW}: {apart[at]:+.2%} (goal: within {GOAL:.0%}); after the first {WARM_UP}"
-        f" {max(apart[WARM_UP:], key=abs, default=np.nan):+.2%}."
+        f" {at + 1} to {at + WINDOW}: {apart[at]:+.2%} (goal: within {GOAL:.0%}){later}."
     )
     return float(apart[at])
 

@@ -97,8 +97,8 @@ def main() -> int:
         header = ("recompute", "micro batch", "predicted GiB", "reserved", "allocated", "error")
         print_table(f"{options.job} on {torch.cuda.get_device_name()}", header, cells)
         for recompute, most, trains, more in ends:
-            said = f"{'trains' if trains else 'runs out of memory'}, {most + 1} {'trains too' if more else 'does not'}"
-            print(f"recompute {recompute}: largest micro batch predicted {most}; it {said}.")
+            it, one_more = ("trains" if does else "runs out of memory" for does in (trains, more))
+            print(f"recompute {recompute}: largest micro batch predicted {most}; it {it}, {most + 1} {one_more}.")
     good = len(errors) == len(rows) and max(map(abs, errors), default=0.0) <= WITHIN
     return 0 if good and all(trains and not more for *_, trains, more in ends) else 1
 
