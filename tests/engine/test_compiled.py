@@ -46,7 +46,8 @@ def test_loss_and_gradients_are_those_of_layers_that_are_not_compiled(name: str,
             loss.backward()
         assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
         for value, right in zip(compiled.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(value.grad, right.grad, rtol=1e-4, atol=1e-7)
+            # Of the largest number: a sum that nearly cancels has the rounding of its terms, as each CPU orders them.
+            torch.testing.assert_close(value.grad, right.grad, rtol=0, atol=2e-6 * float(right.grad.abs().max()))
 
 
 @pytest.mark.parametrize(
