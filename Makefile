@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_QUIET := 1
 
-.PHONY: demo test lint benchmarks clean
+.PHONY: demo test lint clean
 
 demo: .venv/train
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -18,9 +18,6 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-
-benchmarks: .venv/dev
-	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
 
 # The marker files are newer than what they were made from; a changed pyproject.toml installs again.
 .venv/core: pyproject.toml constraints.txt

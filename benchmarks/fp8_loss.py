@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from asking import job_asked
 from stdlib_training import TRIMARAN, prepare
 from trimaran.cli.show import print_table
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
 
 GOAL, WINDOW, SHOWN, WARM_UP, LOOK = 0.01, 20, 50, 50, 10.0
@@ -58,9 +58,8 @@ def main() -> int:
     if asked.steps < WINDOW:
         parser.error(f"{asked.steps} steps are fewer than the {WINDOW} of a mean")
     job = str(Path(asked.job).resolve()) if Path(asked.job).exists() else asked.job
-    given = load_job(job)
-    read = changed(given, asked.set)
-    warm_up = given.recipe.warmup_samples or WARM_UP * read.batch.size
+    read = job_asked(parser, job, asked.set)
+    warm_up = load_job(job).recipe.warmup_samples or WARM_UP * read.batch.size
     changes = [f"recipe.warmup_samples={warm_up}", *asked.set]
     kinds = {"bf16": ["precision=bf16"], "fp8": ["precision=fp8"]}
     if asked.noise:

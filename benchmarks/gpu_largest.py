@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from asking import need_gpu
 from stdlib_training import TRIMARAN
 from trimaran.cli.show import print_table
 from trimaran.plan.explained import explained
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("--optimizers", nargs="+", default=["fused-adam", "adam-8bit", "adam"])
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
+    need_gpu(parser)
     rows, all_trained = [], True
     with tempfile.TemporaryDirectory() as name:
         for optimizer in options.optimizers:

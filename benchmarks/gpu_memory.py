@@ -15,12 +15,12 @@ import sys
 
 import torch
 
+from asking import job_asked, need_gpu
 from gpu_steps import forget, ours
 from trimaran.cli.show import print_table
 from trimaran.plan.explained import explained
 from trimaran.spec import Job
 from trimaran.spec.changes import changed
-from trimaran.spec.files import load_job
 
 GIB, STEPS, WITHIN, MOST = 2**30, 3, 0.05, 512
 RECOMPUTE = ("none", "selective", "full")
@@ -65,7 +65,8 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    job = changed(load_job(options.job), options.settings)
+    job = job_asked(parser, options.job, options.settings)
+    need_gpu(parser)
     rows = []
     for recompute in RECOMPUTE:
         for micro_batch in options.micro_batches:

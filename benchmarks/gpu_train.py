@@ -26,6 +26,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import other_trainers
+from asking import job_asked, need_gpu
 from gpu_steps import GPU, Step, ours, timed
 from trimaran.cli.show import print_table
 from trimaran.cost.flops import FORMULAS
@@ -33,8 +34,6 @@ from trimaran.cost.flops import Step as Work
 from trimaran.data.source import source_of
 from trimaran.engine.batches import batch
 from trimaran.spec import Job, Model
-from trimaran.spec.changes import changed
-from trimaran.spec.files import load_job
 
 ROUNDS, STEPS, WARM_UP, PROFILED, GOAL = 3, 5, 3, 2, 590.0
 GOALS = {("trimaran", "torchtitan"): 1.10, ("trimaran", "nanoGPT"): 1.06, ("trimaran fp8", "torchtitan"): 1.30}
@@ -144,7 +143,8 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="The longest of each, by name.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    job = changed(load_job(options.job), options.settings)
+    job = job_asked(parser, options.job, options.settings)
+    need_gpu(parser)
     chosen = trainers(job, options.fp8, options.beside)
     flops = {name: flops_of(job, model) for name, (_, model) in chosen.items()}
     of_ours = [name for name in chosen if name.startswith("trimaran")]
