@@ -41,13 +41,14 @@ def measured_gib(job: Job) -> tuple[float, float] | None:
     """Reserved and allocated at the peak; None where memory ran out."""
     forget()
     torch.cuda.reset_peak_memory_stats()
+    done = 0
     try:
         step = ours(job)
-        for number in range(STEPS):
-            step(number)
+        for done in range(STEPS):
+            step(done)
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
-        print(error, file=sys.stderr, flush=True)
+        print(f"After {done} steps: {error}", file=sys.stderr, flush=True)
         return None
     return torch.cuda.max_memory_reserved() / GIB, torch.cuda.max_memory_allocated() / GIB
 
