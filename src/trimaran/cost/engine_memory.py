@@ -17,6 +17,7 @@ FP32 = 4
 PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
 CHUNK_LOGITS = 2**27  # made at once: half a GiB in fp32, enough for full-speed products, small beside a model
 LIBRARY_BYTES = 2**27  # on a GPU: what cuBLAS and cuDNN take for themselves; seen on an H200
+PAGES_BYTES = 100 * 2**20  # there too: of pages that are partly used, and so not given back; a step has some ten
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class EngineParts:
     activations: Any
     working: Any
     logits: Any
-    buffers: Any  # the libraries' own; of the optimizer's step too, where that is the fullest moment
+    buffers: Any  # the libraries' and the allocator's own; of the optimizer's step, where that is the fullest moment
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
         activations=then(activations, activations - micro, 0.0),
         working=then(working, made, 0.0),
         logits=then(logits + waiting, waiting, 0.0),
-        buffers=then(0.0, 0.0, beside) + on_gpu * LIBRARY_BYTES,
+        buffers=then(0.0, 0.0, beside) + on_gpu * (LIBRARY_BYTES + PAGES_BYTES),
     )
 
 
@@ -238,7 +239,9 @@ def layer_working(c: Columns, sharded: Any, layer: Any, compiled: Any) -> Any:
     before is still there; where weights are gathered block by block, so is the next one's."""
     compute = COMPUTE_BYTES[c.precision]
     gradient = boundary(c) + np.where(np.logical_and(c.sequence_parallel, c.tp > 1), whole(c), 0.0)
-    inside = c.tokens * c.ffn / c.tp * compute * np.where(c.matrices == 3, 2, 1)
+    # Of a gate and of what it lets through; a compiler puts one gradient in the place of what it was computed from.
+    both = (c.matrices == 3) & (np.logical_not(compiled) | (c.precision == "fp8"))
+    inside = c.tokens * c.ffn / c.tp * compute * np.where(both, 2, 1)
     matrix = c.hidden * c.ffn / c.tp * compute
     again = np.where(c.recompute == 2, layer_kept(c, False, compiled) - boundary(c), 0.0)
     middle = gradient + again + np.maximum(inside + matrix + rounded_bytes(c), scaled_bytes(c))
