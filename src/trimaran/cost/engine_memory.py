@@ -244,7 +244,7 @@ def layer_working(c: Columns, sharded: Any, layer: Any, compiled: Any) -> Any:
     inside = c.tokens * c.ffn / c.tp * compute * np.where(both, 2, 1)
     matrix = c.hidden * c.ffn / c.tp * compute
     again = np.where(c.recompute == 2, layer_kept(c, False, compiled) - boundary(c), 0.0)
-    middle = gradient + again + np.maximum(inside + matrix + rounded_bytes(c), scaled_bytes(c))
+    middle = gradient + again + np.maximum(inside + matrix + rounded_bytes(c), scaled_bytes(c, compiled))
     reduces = sharded & (c.zero >= 2) & (c.pp == 1)
     own = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1, compiled))
     buffer = np.where(reduces, layer * FP32, 0.0)
@@ -258,10 +258,12 @@ def rounded_bytes(c: Columns) -> Any:
     return (c.precision == "fp8") * c.tokens * (2 * c.hidden + c.ffn / c.tp)
 
 
-def scaled_bytes(c: Columns) -> Any:
-    """There too, where fp8's forward pass is repeated: the input before it is scaled, and before it is rounded."""
+def scaled_bytes(c: Columns, compiled: Any) -> Any:
+    """There too, where fp8's forward pass is repeated: the input before it is scaled, and before it is rounded. Compiled
+    it takes 3 bytes a token and hidden number more by the scales, as would a norm's result before and after that."""
     repeats = (c.precision == "fp8") & (c.recompute == 2)
-    return repeats * 2 * c.tokens * c.ffn / c.tp * COMPUTE_BYTES[c.precision]
+    inputs = 2 * c.tokens * c.ffn / c.tp * COMPUTE_BYTES[c.precision]
+    return repeats * (inputs + compiled * 3 * c.tokens * c.hidden)
 
 
 def bias_bytes(c: Columns) -> Any:
