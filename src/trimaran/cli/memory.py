@@ -62,7 +62,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
 
     need_torch("trimaran memory")
     from trimaran.cost.columns import of_jobs
-    from trimaran.cost.memory import context_bytes
+    from trimaran.cost.memory import engine_context_bytes
     from trimaran.engine.memory import rank_memory
     from trimaran.plan.explained import number
 
@@ -83,7 +83,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
         "predicted_compiled_bytes": compiled,
         "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
         "own_peaks_bytes": found.own_peaks,
-        "context_bytes": number(context_bytes(of_jobs([job]), job.cluster)),
+        "context_bytes": number(engine_context_bytes(of_jobs([job]), job.cluster)),
         "slack_bytes": job.cluster.slack * sum(exact[name] for name in ("activations", "logits", "working")),
         "device_bytes": job.cluster.device.memory_gib * GIB,
         "micro_batches": job.micro_batches,
@@ -145,7 +145,8 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     change = answer["predicted_compiled_bytes"] - answer["predicted_bytes"]
     if change:
         rows.append(("compiled", f"{change / GIB:+.2f}", "", "", "by the cost model: what a compiler changes on a GPU"))
-    rows.append(("context", f"{answer['context_bytes'] / GIB:.2f}", "", "", f"of {job.cluster.name}'s devices"))
+    pages = ", and pages partly used" if job.cluster.device.is_gpu else ""
+    rows.append(("context", f"{answer['context_bytes'] / GIB:.2f}", "", "", f"of {job.cluster.name}'s devices{pages}"))
     rows.append(("fragments", f"{answer['slack_bytes'] / GIB:.2f}", "", "", "that its allocator may lose"))
     whole = answer["peak_bytes"] + change + answer["context_bytes"] + answer["slack_bytes"]
     has = answer["device_bytes"]

@@ -17,7 +17,6 @@ FP32 = 4
 PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
 CHUNK_LOGITS = 2**27  # made at once: half a GiB in fp32, enough for full-speed products, small beside a model
 LIBRARY_BYTES = 2**27  # on a GPU: what cuBLAS and cuDNN take for themselves; seen on an H200
-PAGES_BYTES = 100 * 2**20  # there too: of pages that are partly used, and so not given back; a step has some ten
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class EngineParts:
     activations: Any
     working: Any
     logits: Any
-    buffers: Any  # the libraries' and the allocator's own; of the optimizer's step, where that is the fullest moment
+    buffers: Any  # the libraries' own; of the optimizer's step too, where that is the fullest moment
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
         activations=then(activations, activations - micro, 0.0),
         working=then(working, made, 0.0),
         logits=then(logits + waiting, waiting, 0.0),
-        buffers=then(0.0, 0.0, beside) + on_gpu * (LIBRARY_BYTES + PAGES_BYTES),
+        buffers=then(0.0, 0.0, beside) + on_gpu * LIBRARY_BYTES,
     )
 
 
@@ -259,8 +258,8 @@ def rounded_bytes(c: Columns) -> Any:
 
 
 def scaled_bytes(c: Columns, compiled: Any) -> Any:
-    """There too, where fp8's forward pass is repeated: the input before it is scaled, and before it is rounded. Compiled
-    it takes 3 bytes a token and hidden number more by the scales, as would a norm's result before and after that."""
+    """There too, where fp8's forward pass is repeated: the input before it is scaled, and before it is rounded.
+    Compiled it takes 3 bytes a hidden number more by the scales, as would a norm's result before and after that."""
     repeats = (c.precision == "fp8") & (c.recompute == 2)
     inputs = 2 * c.tokens * c.ffn / c.tp * COMPUTE_BYTES[c.precision]
     return repeats * (inputs + compiled * 3 * c.tokens * c.hidden)
