@@ -56,8 +56,8 @@ class World:
 
 def device_here(local_rank: int, cpu: bool) -> torch.device:
     """One GPU a process where there are any, unless the CPU is wanted. Its memory is then mapped in pages, which leaves
-    no fragments between large tensors but what is left of a page (cost.memory); so these are the smallest that
-    PyTorch allows, of 12 MiB instead of 20. It reads this with the first allocation."""
+    no fragments between large tensors but what is left of a page (cost.memory); so these are of 12 MiB, not 20,
+    the smallest that PyTorch (over 10) and CUDA (even ones) allow. PyTorch reads this with the first allocation."""
     if cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
