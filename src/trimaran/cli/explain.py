@@ -18,6 +18,9 @@ def explain(
     job: Annotated[
         str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
     ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
+    ] = None,
     micro_batches: Annotated[
         int | None, typer.Option("--micro-batches", min=1, help="Micro batches to draw; else 4 more than stages.")
     ] = None,
@@ -30,9 +33,10 @@ def explain(
     import sys
 
     from trimaran.plan.explained import explained
+    from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
 
-    read = load_job(job)
+    read = changed(load_job(job), settings or [])
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
     made = explained(read)
@@ -79,7 +83,8 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
     out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
     fullest = max(stage["total"] for stage in answer["memory_bytes"].values()) / gib
-    verdict = "fits" if answer["fits"] else "[red]does not fit[/]"
+    without = " without the fragments, which are given back" if fullest > answer["device_gib"] else ""
+    verdict = f"fits{without}" if answer["fits"] else "[red]does not fit[/]"
     room = f"{fullest:.1f} GiB on the fullest stage, of {answer['device_gib']:g}: {verdict}"
     out.print(f"\n[bold]Memory[/] of a device by stage, GiB. {room}.", highlight=False)
     for stage, parts in answer["memory_bytes"].items():

@@ -70,6 +70,8 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     predicted = _predicted(job.but(trainer=job.trainer.but(compiles=False).plain()), rank)
     compiled = sum(_predicted(job, rank).values())
     exact = {name: sum(found.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
+    context = number(engine_context_bytes(of_jobs([job]), job.cluster))
+    needed = found.peak + compiled - sum(predicted.values()) + context
     layout, stages = job.layout, _stages(job, rank)
     return {
         "job": job.name,
@@ -83,8 +85,9 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
         "predicted_compiled_bytes": compiled,
         "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
         "own_peaks_bytes": found.own_peaks,
-        "context_bytes": number(engine_context_bytes(of_jobs([job]), job.cluster)),
+        "context_bytes": context,
         "slack_bytes": job.cluster.slack * sum(exact[name] for name in ("activations", "logits", "working")),
+        "needed_bytes": needed,  # fragments are given back before memory runs out
         "device_bytes": job.cluster.device.memory_gib * GIB,
         "micro_batches": job.micro_batches,
         "micro_batches_run": found.micro_batches,
@@ -148,10 +151,10 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     pages = ", and pages partly used" if job.cluster.device.is_gpu else ""
     rows.append(("context", f"{answer['context_bytes'] / GIB:.2f}", "", "", f"of {job.cluster.name}'s devices{pages}"))
     rows.append(("fragments", f"{answer['slack_bytes'] / GIB:.2f}", "", "", "that its allocator may lose"))
-    whole = answer["peak_bytes"] + change + answer["context_bytes"] + answer["slack_bytes"]
-    has = answer["device_bytes"]
-    verdict = f"of {has / GIB:g} that the device has" + (": does not fit" if whole > has else "")
-    rows.append(("in all", f"{whole / GIB:.2f}", "", "", verdict))
+    needed, has = answer["needed_bytes"], answer["device_bytes"]
+    whole = needed + answer["slack_bytes"]
+    verdict = ": does not fit" if needed > has else ": fits without the fragments" if whole > has else ""
+    rows.append(("in all", f"{whole / GIB:.2f}", "", "", f"of {has / GIB:g} that the device has{verdict}"))
     title = "Memory at the fullest moment, GiB"
     out.print(table(title, ("part", "exact", "cost model", "off", "what"), rows, left=(0, 4)))
     if answer["micro_batches_run"] < answer["micro_batches"]:
