@@ -66,4 +66,6 @@ def test_a_plan_for_our_trainer_needs_no_torch() -> None:
         "from trimaran.cli.main import run\ntry:\n    run()\nexcept SystemExit as ended:\n    assert not ended.code\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "gpt-1b3" in ran.stdout
