@@ -18,7 +18,8 @@ from trimaran.spec import Cluster, Trainer
 GIB = 2**30
 LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
 FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
-PAGES_BYTES = 100 * 2**20  # lost by our trainer on a GPU in pages of 12 MiB that are partly used; 70 to 100 MiB seen
+PAGE_MIB = 12  # our trainer's on a GPU: the smallest that PyTorch (over 10) and CUDA (even ones) allow
+PAGES_BYTES = 100 * 2**20  # lost in such pages that are partly used; benchmarks/gpu_pages.py weighs it
 
 
 @dataclass(frozen=True)

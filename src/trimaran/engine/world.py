@@ -9,11 +9,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from trimaran.cost.memory import PAGE_MIB
 from trimaran.engine.collectives import TensorAxis
 from trimaran.spec import Job, Layout
 from trimaran.spec.here import is_cpu_here
 
-ALLOCATOR = "expandable_segments:True,large_segment_size_mb:12"
+ALLOCATOR = f"expandable_segments:True,large_segment_size_mb:{PAGE_MIB}"
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class World:
 
 def device_here(local_rank: int, cpu: bool) -> torch.device:
     """One GPU a process where there are any, unless the CPU is wanted. Its memory is then mapped in pages, which leaves
-    no fragments between large tensors but what is left of a page (cost.memory); so these are of 12 MiB, not 20,
-    the smallest that PyTorch (over 10) and CUDA (even ones) allow. PyTorch reads this with the first allocation."""
+    no fragments between large tensors but what is left of a page (cost.memory); so pages are small, not PyTorch's 20
+    MiB. PyTorch reads this with the first allocation."""
     if cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
