@@ -18,6 +18,7 @@ from trimaran.engine.batches import batch
 from trimaran.engine.checkpoint import Checkpoints, newest
 from trimaran.engine.evaluation import evaluate
 from trimaran.engine.position import Position
+from trimaran.engine.tracker import Tracker
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.world import World, arranged
 from trimaran.spec import Job, Mistake
@@ -102,6 +103,39 @@ def test_a_save_in_the_background_is_of_the_step_it_was_asked_for(
         shutil.rmtree(tmp_path / f"step-{later:08d}")
     again = pool.run(asked.layout.devices, trained, asked, STEPS)[0]
     assert again == pytest.approx(never_stopped(json.dumps(GPT))[SAVED_AT:], rel=1e-5)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["at once", "in the background"])
+@pytest.mark.parametrize(
+    ("layout", "off"), [({}, 1e-5), ({"tp": 2, "dp": 2, "zero": 1, "micro_batch": 2}, 3e-3)], ids=["same", "another"]
+)
+def test_8_bit_moments_go_on(
+    layout: dict[str, Any], off: float, asynchronous: bool, pool: Pool, tmp_path: Path
+) -> None:
+    """In the same blocks as if never stopped; cut otherwise, their blocks of 256 are others."""
+    pytest.importorskip("torchao")
+    model, saving = GPT | {"hidden": 64}, {"folder": str(tmp_path), "asynchronous": asynchronous}
+    expected = pool.run(1, trained, job(model, {}, None, optimizer="adam-8bit"), STEPS)[0]
+    pool.run(1, trained, job(model, {}, None, optimizer="adam-8bit", saving=saving), SAVED_AT)
+    gone_on = job(model, layout, None, optimizer="adam-8bit", saving=saving)
+    for of_rank in pool.run(gone_on.layout.devices, trained, gone_on, STEPS):
+        assert of_rank == pytest.approx(expected[SAVED_AT:], rel=off)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "fused-adam", "adam-8bit"])
+def test_going_on_takes_hardly_more_memory_than_is_held_then(optimizer: str, tmp_path: Path) -> None:
+    """For a job that fills the device must be able to go on: not all gradients or unpacked moments at once."""
+    if optimizer == "adam-8bit":
+        pytest.importorskip("torchao")
+    asked = job(GPT | {"hidden": 64, "layers": 24}, {}, tmp_path, optimizer=optimizer)
+    trained(0, asked, 1)
+    tracker = Tracker()
+    with tracker:
+        trainer = Trainer(asked, World(asked.layout, torch.device("cpu")))
+        assert Checkpoints(trainer).resume().iteration == 1
+    weights = sum(slot.value.nbytes for slot in trainer.weights.slots)
+    assert tracker.now >= weights
+    assert tracker.peak - tracker.now < 0.2 * weights
 
 
 def test_the_newest_are_kept(pool: Pool, tmp_path: Path) -> None:

@@ -20,10 +20,9 @@ from torch import Tensor
 
 from trimaran.engine.disk import sync_to_disk
 from trimaran.engine.optimizer import MOMENTS, create_moments, set_steps
-from trimaran.engine.parts import LoadParts, Part, SaveParts, part_of
+from trimaran.engine.parts import LoadParts, Part, SaveParts, part_of, unpacked
 from trimaran.engine.position import Position
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.weights import Slot
 from trimaran.spec import Job, Mistake, Model
 
 STATE = "run.json"
@@ -77,8 +76,8 @@ class Checkpoints:
         self._meet()
         if final.exists():
             return
-        tensors, parts = saved_form(self.trainer)
-        tensors = {name: parts[name].of(tensor) for name, tensor in tensors.items()}
+        tensors, parts = live_tensors(self.trainer)
+        tensors = {name: unpacked(tensor) for name, tensor in tensors.items()}
         options: dict[str, Any] = {
             "storage_writer": dcp.FileSystemWriter(partial),
             "planner": SaveParts(parts),
@@ -141,41 +140,27 @@ def check_model(saved: Model, ours: Model, path: Path) -> None:
             )
 
 
-def live_tensors(trainer: Trainer) -> dict[str, tuple[Slot, Tensor]]:
-    """Weights and Adam's moments of this rank, by name."""
-    found = {}
+def live_tensors(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Part]]:
+    """Weights and Adam's moments of this rank by name, and where each belongs."""
+    tensors, parts = {}, {}
     for slot in trainer.weights.slots:
-        state = trainer.optimizer.state[slot.value]
+        state, part = trainer.optimizer.state[slot.value], part_of(slot, trainer.world, trainer.job.model)
         for kind, tensor in (("weights", slot.value.detach()), *((moment, state[moment]) for moment in MOMENTS)):
-            found[f"{kind}/{slot.tensor.name}"] = slot, tensor
-    return found
-
-
-def saved_form(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Part]]:
-    """In fp32, because 8-bit moments in blocks of 256 would not survive another cut; and where each belongs."""
-    live = live_tensors(trainer)
-    parts = {name: part_of(slot, trainer.world, trainer.job.model) for name, (slot, _) in live.items()}
-    return {name: tensor if is_plain(tensor) else tensor.dequantize() for name, (_, tensor) in live.items()}, parts
-
-
-def is_plain(tensor: Tensor) -> bool:
-    return not hasattr(tensor, "dequantize") or type(tensor) is Tensor
+            name = f"{kind}/{slot.tensor.name}"
+            tensors[name], parts[name] = tensor, part
+    return tensors, parts
 
 
 def load(trainer: Trainer, path: Path, steps: int) -> None:
     """Fill weights and moments from a checkpoint that has seen so many steps."""
     create_moments(trainer.optimizer)
-    tensors, parts = saved_form(trainer)
-    given = {name: parts[name].of(tensor) for name, tensor in tensors.items()}
+    tensors, parts = live_tensors(trainer)
     with torch.no_grad():
         dcp.load(
-            given,
+            tensors,
             storage_reader=dcp.FileSystemReader(path),
             planner=LoadParts(parts),
             no_dist=trainer.world.mesh is None,
         )
-        for name, (_, tensor) in live_tensors(trainer).items():
-            if not is_plain(tensor):
-                tensor.copy_(tensors[name])
     set_steps(trainer.optimizer, steps)
     trainer.weights.publish()

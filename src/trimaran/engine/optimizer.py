@@ -29,7 +29,8 @@ def optimizer_of(job: Job, slots: Iterable[Slot], world: World) -> Optimizer:
     ]
     options: dict[str, Any] = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.eps}
     if job.optimizer == "adam-8bit":
-        logging.getLogger("torchao").setLevel(logging.ERROR)  # it tells of every extension this machine cannot load
+        for name in ("torchao", "torch.utils._pytree"):  # they tell of every extension this machine cannot load,
+            logging.getLogger(name).setLevel(logging.ERROR)  # and that torch 2.13 has a better way for one of them
         from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
 
         return AdamW8bit(groups, **options)
@@ -66,14 +67,14 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 def create_moments(optimizer: Optimizer) -> None:
-    """PyTorch makes them in the first step: here in one that moves nothing."""
+    """PyTorch makes them in the first step: here in one that moves nothing, for one value after the other, because all
+    gradients at once may be more than there is memory for."""
     set_rate(optimizer, 0.0)
-    values = [value for group in optimizer.param_groups for value in group["params"]]
-    for value in values:
-        value.grad = torch.zeros_like(value)
-    take_step(optimizer)
-    for value in values:
-        value.grad = None
+    for value in [value for group in optimizer.param_groups for value in group["params"]]:
+        if value not in optimizer.state:
+            value.grad = torch.zeros_like(value)
+            take_step(optimizer)
+            value.grad = None
 
 
 def set_steps(optimizer: Optimizer, steps: int) -> None:
