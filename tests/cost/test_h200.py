@@ -27,14 +27,14 @@ def told(row: dict[str, Any]) -> Explained:
     return explained(changed(load_job("gpt-1b3-h200"), settings(row)))
 
 
-@pytest.mark.parametrize("row", rows("memory", "pages", "forecast"))
+@pytest.mark.parametrize("row", rows("memory", "pages", "packed", "forecast"))
 def test_allocated_memory_is_known_to_three_thousandths(row: dict[str, Any]) -> None:
     parts = told(row).memory_bytes()["first"]
     tensors = parts["total"] - parts["context"] - parts["slack"]
     assert tensors / GIB == pytest.approx(row["allocated"], rel=0.003)
 
 
-@pytest.mark.parametrize("row", rows("memory", "pages", "swept", "largest"))
+@pytest.mark.parametrize("row", rows("memory", "pages", "packed", "swept", "largest"))
 def test_reserved_memory_is_known_to_five_hundredths(row: dict[str, Any]) -> None:
     parts = told(row).memory_bytes()["first"]
     assert (parts["total"] - parts["context"]) / GIB == pytest.approx(row["reserved"], rel=0.05)

@@ -1,5 +1,6 @@
 """Exact memory: fake tensors against real ones, few micro batches against all, and the cost model against both."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.cost.columns import of_jobs
+from trimaran.cost.engine_memory import LIBRARY_BYTES
 from trimaran.cost.memory import stage_memory
 from trimaran.engine.memory import STEPS, Measured, enough_micro_batches, rank_memory
 from trimaran.engine.tracker import Tracker
@@ -94,6 +96,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"position": "rotary", "mlp": "swiglu", "norm": "rmsnorm", "tied_embeddings": False},
 }
 FIRST, ENDS, ALL = ("first",), ("first", "last"), ("first", "middle", "last")
+ADAMS = ("adam", "fused-adam", *(["adam-8bit"] if find_spec("torchao") else []))  # it is not on every GPU machine
 FUSED = {"optimizer": "fused-adam"}
 SELECTIVE_FP8 = {"recompute": "selective", "precision": "fp8"}
 # A shape, its layers, the stages looked at, the layout and the rest of the job.
@@ -127,6 +130,9 @@ MODELLED: dict[str, tuple[str, int, tuple[str, ...], dict[str, Any]]] = {
         {"pp": 12, "tp": 8, "dp": 4, "zero": 1, "recompute": "full", "split": "weighted", "micro_batches": 12},
     ),
 }
+if "adam-8bit" in ADAMS:
+    MODELLED["gpt 8-bit"] = ("gpt", 6, FIRST, {"micro_batch": 8, "micro_batches": 1, "optimizer": "adam-8bit"})
+    MODELLED["gpt zero1 8-bit"] = ("gpt", 3, FIRST, {"dp": 2, "zero": 1, "micro_batch": 4, "optimizer": "adam-8bit"})
 
 
 def case(
@@ -163,6 +169,27 @@ def test_the_cost_model_is_near_the_exact_memory_of_our_engine(name: str) -> Non
             assert value(said.activations) == pytest.approx(parts["activations"], **near), stage
         if job.layout.zero < 3:
             assert value(said.weights) == pytest.approx(parts["weights"], **near), stage
+
+
+@pytest.mark.parametrize("micro_batch", [2, 16], ids=["at the update", "at the first layer"])
+@pytest.mark.parametrize("optimizer", ADAMS)
+@pytest.mark.parametrize("shape", ["gpt", "llama"])
+def test_with_one_micro_batch_every_adam_is_known_nearer(shape: str, optimizer: str, micro_batch: int) -> None:
+    """What an update unpacks or takes roots of, and gradients that are not there yet when the first layer's are made,
+    of tied embeddings and of others."""
+    model = SHAPES[shape] | {"layers": 6}
+    job = case(model, micro_batches=1, micro_batch=micro_batch, recompute="full", optimizer=optimizer)
+    said = stage_memory(of_jobs([job]), job.cluster, job.trainer, "first")
+    assert total(said) - LIBRARY_BYTES == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
+
+
+@pytest.mark.skipif("adam-8bit" not in ADAMS, reason="needs torchao")
+def test_packing_by_64_bit_numbers_is_known_too() -> None:
+    """As it is done on a CPU, where torchao's step is not compiled."""
+    wide = GPT | {"hidden": 256, "vocab": 8192}
+    job = job_of(wide, {"micro_batch": 1, "recompute": "full"}, optimizer="adam-8bit", batch={"size": 2})
+    said = stage_memory(of_jobs([job]), job.cluster, job.trainer, "first")
+    assert total(said) == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])

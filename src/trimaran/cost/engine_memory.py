@@ -90,7 +90,7 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
     originals = np.where(p.sharded | (p.compute != FP32), FP32, 0)
     optimizer = p.parameters * (STATE_BYTES[c.optimizer] + originals) / shard
     gradients = p.parameters * p.width / np.where(p.sharded & (c.zero >= 2) & p.alone, shard, 1)
-    beside = beside_update(c, p, weights)
+    beside = beside_update(c, p, weights, on_gpu)
 
     micro = kept(c, stage, compiled)
     activations = p.flying * micro + bias_bytes(c)
@@ -125,14 +125,15 @@ def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any
     )
 
 
-def beside_update(c: Columns, p: Place, weights: Any) -> Any:
+def beside_update(c: Columns, p: Place, weights: Any, on_gpu: bool) -> Any:
     """Beside states and gradients, when the optimizer works. Plain Adam goes through the tensors one by one, and takes
-    roots of its second moments. FSDP2 has given the gathered weights up by then; but where it reduces each micro
-    batch's gradients, those that belong to no block come last."""
+    roots of its second moments; with 8 bits it unpacks both moments, and where that is not compiled, packs them by
+    64-bit numbers. FSDP2 has given the gathered weights up by then; but where it reduces each micro batch's gradients,
+    those that belong to no block come last."""
     largest = np.maximum((p.has_first | p.has_last) * p.vocabulary, (c.matrices - 1) * c.ffn * c.hidden / c.tp)
-    roots = largest * 2 * FP32 if c.optimizer == "adam" else 0.0
+    of_one = {"adam": 2 * FP32, "fused-adam": 0, "adam-8bit": 2 * FP32 if on_gpu else 6 * FP32}[c.optimizer]
     reduction = p.ends * (p.compute + FP32) + p.layer * FP32 - np.where(c.zero == 3, weights, 0.0)
-    return np.where(p.sharded, np.where((c.zero >= 2) & p.alone, reduction, 0.0), roots)
+    return np.where(p.sharded, np.where((c.zero >= 2) & p.alone, reduction, 0.0), largest * of_one)
 
 
 def backward_working(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
@@ -159,8 +160,9 @@ def loss_working(c: Columns, p: Place) -> Any:
 
 def last_made(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
     """Beside the other gradients, when the last ones are made: the embedding's, or the first layer's with what it works
-    with."""
-    of_layer = micro / np.maximum(stage_layers(c, p.stage), 1) + in_layer - p.layer * p.width
+    with. Of a first micro batch there is none of the embedding then, or of a tied one the head's, as it came."""
+    embedding = p.has_first * p.vocabulary * np.where(p.tied, p.width - p.compute, p.width) * (c.micro_batches == 1)
+    of_layer = micro / np.maximum(stage_layers(c, p.stage), 1) + in_layer - p.layer * p.width - embedding
     return np.maximum(p.has_first * p.vocabulary * p.compute, np.where(p.sharded, 0.0, of_layer))
 
 

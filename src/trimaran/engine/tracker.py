@@ -11,8 +11,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 OTHER, WORKING = "other", "working"
@@ -30,11 +29,12 @@ class Held:
 
 class Tracker(TorchDispatchMode):
     """What the backward pass makes is WORKING, the rest is of the part in `making`, until `name` says otherwise.
-    `label` is called at each new peak, to name what found its place after it was made."""
+    `label` is called at each new peak, to name what found its place after it was made. While `looks_away`, only what is
+    named counts."""
 
     def __init__(self, label: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self.label, self.making = label, OTHER
+        self.label, self.making, self.looks_away = label, OTHER, False
         self.held: dict[int, Held] = {}
         self.totals: Counter[str] = Counter()
         self.reset()
@@ -47,6 +47,8 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if self.looks_away:
+            return result
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.see(leaf)
@@ -55,12 +57,14 @@ class Tracker(TorchDispatchMode):
             self.peak, self.peak_parts = self.now, dict(self.totals)
         return result
 
-    def see(self, tensor: Tensor) -> Held | None:
-        """The record of a tensor's storage, made at its first sight."""
-        if isinstance(tensor, DTensor):
-            tensor = tensor._local_tensor
-        if tensor.device.type == "meta":
-            return None
+    def see(self, tensor: Tensor) -> list[Held]:
+        """The records of a tensor's storages, made at their first sight: several where it is put together of others."""
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor, or 8-bit numbers with their scales
+            parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+            return [held for part in parts if isinstance(part, Tensor) for held in self.see(part)]
+        return [] if tensor.device.type == "meta" else [self._record(tensor)]
+
+    def _record(self, tensor: Tensor) -> Held:
         storage = tensor.untyped_storage()
         key = storage._cdata
         held = self.held.get(key)
@@ -74,8 +78,7 @@ class Tracker(TorchDispatchMode):
     def name(self, tensors: Iterable[Tensor], part: str) -> None:
         """These tensors' storages are of this part."""
         for tensor in tensors:
-            held = self.see(tensor)
-            if held is not None and held.part != part:
+            for held in self.see(tensor):
                 self.totals[held.part] -= held.size
                 self.totals[part] += held.size
                 held.part = part
