@@ -20,7 +20,7 @@ from gpu_steps import GPU, forget, ours
 from trimaran.cost.memory import PAGES_BYTES
 from trimaran.spec import Job
 
-MIB, STEPS = 2**20, 3
+MIB, STEPS, EVERY = 2**20, 3, 10
 
 
 def trained(job: Job) -> int | None:
@@ -40,7 +40,8 @@ def trains_within(job: Job, spare: int) -> bool:
     """Where all of the card that is not in use is taken but so many bytes."""
     forget()
     free, _ = torch.cuda.mem_get_info()
-    taken = torch.empty(free + torch.cuda.memory_reserved() - spare, dtype=torch.uint8, device=GPU)
+    rest = max(0, free + torch.cuda.memory_reserved() - spare)
+    taken = torch.empty(rest, dtype=torch.uint8, device=GPU)
     does = trained(job) is not None
     del taken
     return does
@@ -50,8 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", default="gpt-1b3-h200")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
-    parser.add_argument("--mib", type=int, nargs=2, default=[20, 260], metavar=("FROM", "TO"), help="Where to look.")
-    parser.add_argument("--step", type=int, default=10, metavar="MIB", help="To how many MiB exactly.")
+    parser.add_argument("--most", type=int, default=260, metavar="MIB", help="Where to stop looking.")
     options = parser.parse_args()
     job = job_asked(parser, options.job, options.settings)
     need_gpu(parser)
@@ -66,10 +66,10 @@ def main() -> int:
         )
         return found
 
-    tried = range(options.mib[0], options.mib[1] + 1, options.step)
+    tried = range(EVERY, options.most + 1, EVERY)
     at = bisect.bisect_left(tried, True, key=does)
     if at == len(tried):
-        print(f"{options.job}: more than {tried[-1]} MiB are needed beside the tensors")
+        print(f"{options.job}: more than {options.most} MiB are needed beside the tensors")
         return 1
     print(f"{options.job}: {tried[at]} MiB are enough beside the tensors (goal at most {PAGES_BYTES // MIB})")
     return 0 if tried[at] * MIB <= PAGES_BYTES else 1
