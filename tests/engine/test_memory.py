@@ -1,5 +1,7 @@
 """Exact memory: fake tensors against real ones, few micro batches against all, and the cost model against both."""
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -190,6 +192,27 @@ def test_packing_by_64_bit_numbers_is_known_too() -> None:
     job = job_of(wide, {"micro_batch": 1, "recompute": "full"}, optimizer="adam-8bit", batch={"size": 2})
     said = stage_memory(of_jobs([job]), job.cluster, job.trainer, "first")
     assert total(said) == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
+
+
+WEIGHED_FIRST = """
+import json, sys
+from tests.engine.jobs import GPT, job_of
+from tests.engine.test_precision import trained
+from trimaran.engine.memory import rank_memory
+job = job_of(GPT | {"hidden": 64}, {"micro_batch": 2}, optimizer="adam-8bit")
+if "weighed" in sys.argv:
+    rank_memory(job, 0)
+print(json.dumps(trained(0, [job])))
+"""
+
+
+@pytest.mark.skipif("adam-8bit" not in ADAMS, reason="needs torchao")
+def test_weighing_leaves_nothing_behind_that_changes_a_training() -> None:
+    """torchao keeps a table, which fake tensors would fill with nothing."""
+    command = [sys.executable, "-c", WEIGHED_FIRST]
+    said = [subprocess.run([*command, *more], capture_output=True, text=True) for more in ([], ["weighed"])]
+    assert said[0].returncode == 0, said[0].stderr
+    assert said[0].stdout == said[1].stdout
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trimaran.engine.optimizer import MOMENTS
+from trimaran.engine.optimizer import MOMENTS, create_moments, eight_bit_adam
 from trimaran.engine.tracker import OTHER, Tracker
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.weights import Weights, weights
@@ -43,6 +43,8 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
     shortened = job.model_copy(
         update={"batch": job.batch.but(size=count * job.layout.dp * job.layout.micro_batch, ramp=None)}
     )
+    if job.optimizer == "adam-8bit":
+        make_tables()
     with pretended_world(shortened, rank) as world:
         held = weights(shortened, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -55,6 +57,12 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
     more = parts["inputs"] * (job.micro_batches - count) // count
     parts["inputs"] += more
     return RankMemory(rank, tracker.peak + more, parts, {part: tracker.own_peaks[part] for part in PARTS}, count)
+
+
+def make_tables() -> None:
+    """torchao keeps the values of its 8-bit numbers for as long as the process lives. Fake tensors have none to give, so
+    a real one is packed first."""
+    create_moments(eight_bit_adam([nn.Parameter(torch.zeros(4096))]))
 
 
 def enough_micro_batches(job: Job) -> int:

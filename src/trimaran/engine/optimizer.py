@@ -29,14 +29,19 @@ def optimizer_of(job: Job, slots: Iterable[Slot], world: World) -> Optimizer:
     ]
     options: dict[str, Any] = {"lr": recipe.learning_rate, "betas": recipe.betas, "eps": recipe.eps}
     if job.optimizer == "adam-8bit":
-        for name in ("torchao", "torch.utils._pytree"):  # they tell of every extension this machine cannot load,
-            logging.getLogger(name).setLevel(logging.ERROR)  # and that torch 2.13 has a better way for one of them
-        from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
-
-        return AdamW8bit(groups, **options)
+        return eight_bit_adam(groups, **options)
     if one_pass(job, world):
         return OnePassAdam(groups, slots, **options)
     return AdamW(groups, **options, fused=job.optimizer == "fused-adam")
+
+
+def eight_bit_adam(groups: Iterable[Any], **options: Any) -> Optimizer:
+    for name in ("torchao", "torch.utils._pytree"):  # they tell of every extension this machine cannot load,
+        logging.getLogger(name).setLevel(logging.ERROR)  # and that torch 2.13 has a better way for one of them
+    from torchao.optim import AdamW8bit  # type: ignore[import-untyped]
+
+    found: Optimizer = AdamW8bit(groups, **options)
+    return found
 
 
 def decays(name: str, recipe: Recipe) -> bool:
