@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from trimaran.cost.states import LEAST_8BIT
 from trimaran.engine.optimizer import MOMENTS, create_moments, eight_bit_adam
 from trimaran.engine.tracker import OTHER, Tracker
 from trimaran.engine.trainer import Trainer
@@ -60,9 +61,9 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
 
 
 def make_tables() -> None:
-    """torchao keeps the values of its 8-bit numbers for as long as the process lives. Fake tensors have none to give, so
+    """torchao keeps the values of its 8-bit numbers for as long as the process lives. Fake tensors have none to give:
     a real one is packed first."""
-    create_moments(eight_bit_adam([nn.Parameter(torch.zeros(4096))]))
+    create_moments(eight_bit_adam([nn.Parameter(torch.zeros(LEAST_8BIT))]))
 
 
 def enough_micro_batches(job: Job) -> int:
