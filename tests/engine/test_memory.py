@@ -133,7 +133,6 @@ MODELLED: dict[str, tuple[str, int, tuple[str, ...], dict[str, Any]]] = {
     ),
 }
 if "adam-8bit" in ADAMS:
-    MODELLED["gpt 8-bit"] = ("gpt", 6, FIRST, {"micro_batch": 8, "micro_batches": 1, "optimizer": "adam-8bit"})
     MODELLED["gpt zero1 8-bit"] = ("gpt", 3, FIRST, {"dp": 2, "zero": 1, "micro_batch": 4, "optimizer": "adam-8bit"})
 
 
