@@ -16,13 +16,13 @@ import sys
 import torch
 
 from asking import job_asked, need_gpu
-from gpu_steps import forget, ours
+from gpu_steps import weighed
 from trimaran.cli.show import print_table
 from trimaran.plan.explained import explained
 from trimaran.spec import Job
 from trimaran.spec.changes import changed
 
-GIB, STEPS, WITHIN, MOST = 2**30, 3, 0.05, 512
+GIB, WITHIN, MOST = 2**30, 0.05, 512
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -39,18 +39,8 @@ def predicted_gib(job: Job) -> float:
 
 def measured_gib(job: Job) -> tuple[float, float] | None:
     """Reserved and allocated at the peak; None where memory ran out."""
-    forget()
-    torch.cuda.reset_peak_memory_stats()
-    done = 0
-    try:
-        step = ours(job)
-        for done in range(STEPS):
-            step(done)
-        torch.cuda.synchronize()
-    except torch.OutOfMemoryError as error:
-        print(f"After {done} steps: {error}", file=sys.stderr, flush=True)
-        return None
-    return torch.cuda.max_memory_reserved() / GIB, torch.cuda.max_memory_allocated() / GIB
+    found = weighed(job)
+    return found and (found.reserved / GIB, found.allocated / GIB)
 
 
 def largest(job: Job, recompute: str) -> int:

@@ -1,8 +1,10 @@
 """Steps on one NVIDIA GPU, for the benchmarks that time or weigh them."""
 
 import gc
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -35,6 +37,29 @@ def timed(step: Step, first: int, count: int) -> list[float]:
         mark.record()
     marks[-1].synchronize()
     return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+
+
+class Peaks(NamedTuple):
+    """Of the allocator, in bytes."""
+
+    reserved: int
+    allocated: int
+
+
+def weighed(job: Job, steps: int = 3) -> Peaks | None:
+    """So many steps of ours, in a memory that nothing else is left in; None where it ran out."""
+    forget()
+    torch.cuda.reset_peak_memory_stats()
+    done = 0
+    try:
+        step = ours(job)
+        for done in range(steps):
+            step(done)
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError as error:
+        print(f"After {done} steps: {error}", file=sys.stderr, flush=True)
+        return None
+    return Peaks(torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated())
 
 
 def forget() -> None:

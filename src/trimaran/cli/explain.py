@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimaran.cli.train import SettingsOption
+
 if TYPE_CHECKING:
     from trimaran.plan.explained import Explained
     from trimaran.plan.timeline import Span
@@ -18,9 +20,7 @@ def explain(
     job: Annotated[
         str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
     ],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
-    ] = None,
+    settings: SettingsOption = None,
     micro_batches: Annotated[
         int | None, typer.Option("--micro-batches", min=1, help="Micro batches to draw; else 4 more than stages.")
     ] = None,

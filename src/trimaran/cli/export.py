@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trimaran.cli.train import SettingsOption
+
 if TYPE_CHECKING:
     from trimaran.export.exported import Exported
 
@@ -19,9 +21,7 @@ def export(
         Path | None,
         typer.Option("--output", "-o", help="The folder to write them into; one file alone is else printed."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
-    ] = None,
+    settings: SettingsOption = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Write a job as the launch files of another trainer, ready to run, and say what that trainer cannot be told.

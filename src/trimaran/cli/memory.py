@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimaran.cli.train import SettingsOption
+
 if TYPE_CHECKING:
     from trimaran.spec import Job
 
@@ -25,9 +27,7 @@ def memory(
         str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
     ],
     rank: Annotated[int, typer.Option("--rank", help="Which process: tp goes fastest, then dp, then pp.")] = 0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A field and its value, such as layout.tp=2; may be repeated.")
-    ] = None,
+    settings: SettingsOption = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the exact memory of one rank of our trainer by part, beside the cost model's prediction.
@@ -42,7 +42,7 @@ def memory(
     from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
 
-    read = changed(load_job(job), set_ or [])
+    read = changed(load_job(job), settings or [])
     need_our_trainer(read)
     if not 0 <= rank < read.layout.devices:
         raise Mistake(

@@ -10,12 +10,14 @@ import typer
 
 from trimaran.cli.need import need, need_our_trainer, need_torch
 
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
+]
+
 
 def train(
     job: Annotated[str, typer.Argument(help="A job file, or a preset such as tiny (see `trimaran presets`).")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
-    ] = None,
+    settings: SettingsOption = None,
     steps: Annotated[int | None, typer.Option(help="Iterations to run, instead of the job's.")] = None,
     metrics: Annotated[Path | None, typer.Option(help="Write one JSON record per iteration to this file.")] = None,
     heartbeats: Annotated[

@@ -29,12 +29,11 @@ class Held:
 
 class Tracker(TorchDispatchMode):
     """What the backward pass makes is WORKING, the rest is of the part in `making`, until `name` says otherwise.
-    `label` is called at each new peak, to name what found its place after it was made. While `looks_away`, only what is
-    named counts."""
+    `label` is called at each new peak, to name what found its place after it was made."""
 
     def __init__(self, label: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self.label, self.making, self.looks_away = label, OTHER, False
+        self.label, self.making = label, OTHER
         self.held: dict[int, Held] = {}
         self.totals: Counter[str] = Counter()
         self.reset()
@@ -47,8 +46,6 @@ class Tracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self.looks_away:
-            return result
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self.see(leaf)
