@@ -56,8 +56,9 @@ def main() -> int:
     if at == len(TRIED_MIB):
         print(f"{options.job}: more than {TRIED_MIB[-1]} MiB are needed beside the tensors")
         return 1
-    print(f"{options.job}: {TRIED_MIB[at]} MiB are enough beside the tensors (goal at most {PAGES_BYTES // MIB})")
-    return 0 if TRIED_MIB[at] * MIB <= PAGES_BYTES else 1
+    goal = PAGES_BYTES[job.optimizer] // MIB
+    print(f"{options.job}: {TRIED_MIB[at]} MiB are enough beside the tensors (goal at most {goal})")
+    return 0 if TRIED_MIB[at] <= goal else 1
 
 
 if __name__ == "__main__":

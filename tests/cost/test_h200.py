@@ -57,6 +57,12 @@ def test_a_micro_batch_that_ran_out_of_memory_is_known_not_to_fit(row: dict[str,
     assert not told(row).fits
 
 
+@pytest.mark.parametrize("row", rows("room"))
+def test_memory_needed_lies_between_what_ran_out_and_what_trained(row: dict[str, Any]) -> None:
+    parts = told(row).memory_bytes()["first"]
+    assert row["ran_out"] < parts["total"] - parts["slack"] <= row["trained"]
+
+
 @pytest.mark.parametrize("row", rows("swept", "unfitted"))
 def test_the_seconds_of_a_step_are_known_to_five_hundredths(row: dict[str, Any]) -> None:
     """Those unfitted are of micro batches, recompute, a sequence, widths, layers and a precision that the constants

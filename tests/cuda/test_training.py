@@ -107,7 +107,7 @@ def state(trainer: Trainer) -> dict[str, Tensor]:
 @pytest.mark.parametrize("optimizer", ["adam", "fused-adam", "adam-8bit"])
 def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp_path: Path) -> None:
     """On a GPU and on a CPU: from the same bits, but for 8-bit moments that are packed again, to losses that differ as
-    bf16's do; and neither saving nor going on takes much of a GPU that may be full."""
+    bf16's do; and beside the last step's gradients saving takes nothing of a GPU that may be full, going on little."""
     if optimizer == "adam-8bit":
         pytest.importorskip("torchao")
     settings = [f"optimizer={optimizer}", "precision=bf16", f"saving.folder={tmp_path}"]
@@ -116,11 +116,10 @@ def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp
     stepped(begun, range(3))
     checkpoints, saved = Checkpoints(begun), state(begun)
     few_bytes = 0.4 * sum(slot.value.nbytes for slot in begun.weights.slots)
-    begun.weights.clear()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     checkpoints.save(position)
-    assert torch.cuda.max_memory_allocated() - before < few_bytes
+    assert torch.cuda.max_memory_allocated() == before
     expected = stepped(begun, range(3, 6))
     checkpoints.finish()
 

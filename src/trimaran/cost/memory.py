@@ -19,7 +19,8 @@ GIB = 2**30
 LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
 FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
 PAGE_MIB = 12  # our trainer's on a GPU: the smallest that PyTorch (over 10) and CUDA (even ones) allow
-PAGES_BYTES = 100 * 2**20  # lost in such pages that are partly used; benchmarks/gpu_pages.py weighs it
+# Lost in such pages that are partly used, by optimizer; benchmarks/gpu_pages.py weighs it.
+PAGES_BYTES = {"adam": 130 * 2**20, "fused-adam": 130 * 2**20, "adam-8bit": 200 * 2**20}
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def context_bytes(c: Columns, cluster: Cluster) -> Any:
 def engine_context_bytes(c: Columns, cluster: Cluster) -> Any:
     """Beside our own trainer's tensors. Its GPU memory is mapped in pages (engine.world): those that are partly used, a
     step has some ten, cannot be given back."""
-    return context_bytes(c, cluster) + cluster.device.is_gpu * PAGES_BYTES
+    return context_bytes(c, cluster) + cluster.device.is_gpu * PAGES_BYTES[c.optimizer]
 
 
 def in_flight(c: Columns, stage: str) -> Any:

@@ -41,8 +41,8 @@ def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], ite
 
 def summary(tensor: Tensor) -> dict[str, Any]:
     """Norm and largest magnitude of the finite values, and how many are not."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    finite = local.detach()[local.isfinite()].double()
+    local = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).detach().cpu()  # a GPU may be full
+    finite = local[local.isfinite()].double()
     largest = float(finite.abs().max()) if finite.numel() else 0.0
     return {"norm": float(finite.norm()), "largest": largest, "not_finite": local.numel() - finite.numel()}
 

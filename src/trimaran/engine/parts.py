@@ -67,7 +67,8 @@ def is_packed(tensor: Tensor) -> bool:
 
 
 def unpacked(tensor: Any) -> Tensor:
-    found: Tensor = tensor.dequantize().cpu() if is_packed(tensor) else tensor
+    """Of what is packed, on the host: beside a step's gradients a GPU may have no room for even one in fp32."""
+    found: Tensor = tensor.cpu().dequantize() if is_packed(tensor) else tensor
     return found
 
 

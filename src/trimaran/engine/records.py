@@ -98,7 +98,6 @@ def argument_lines(job: Job) -> list[str]:
 def memory_lines(iteration: int, peaks_gib: list[float], ranks_per_stage: int) -> list[str]:
     """Megatron's memory report, one line for each pipeline stage, in the name of the stage's first rank."""
     return [
-        f"[Rank {stage * ranks_per_stage}] (after {iteration} iterations) memory (MB)"
-        f" | max allocated: {gib * 1024:.1f} | max reserved: {gib * 1024:.1f}"
+        f"[Rank {stage * ranks_per_stage}] (after {iteration} iterations) memory (MB) | max reserved: {gib * 1024:.1f}"
         for stage, gib in enumerate(peaks_gib)
     ]
