@@ -91,3 +91,28 @@ def test_a_trainer_that_is_dropped_gives_its_weights_back(precision: str) -> Non
     torch.compiler.reset()
     gc.collect()
     assert not [tensor for tensor in held if tensor() is not None]
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "compiled"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_step_leaves_no_tensor_to_the_garbage_collector(recompute: Recompute, compiled: bool) -> None:
+    """Which comes seldom: what waits for it would be memory that nobody counted."""
+    job = job_of(GPT, {"micro_batch": 4, "recompute": recompute}, precision="bf16")
+    device, source = torch.device("cpu"), Synthetic(job.model.vocab, job.model.seq_len, job.seed)
+    trainer = Trainer(job, World(job.layout, device))
+    torch.compiler.reset()
+    if compiled:
+        compile_layers(trainer.weights.modules[0], backend="aot_eager")
+    for _ in range(2):  # the first makes states and compiles
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            trainer.step(batch(job, source, 0, 8, 0, device))
+            gc.collect()
+            left = [found for found in gc.garbage if issubclass(type(found), torch.Tensor)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+    assert not left
