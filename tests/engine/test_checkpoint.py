@@ -1,8 +1,10 @@
 """Checkpoints: a run goes on under any other layout as if never stopped, and a killed one loses no complete save."""
 
 import json
+import shlex
 import shutil
 import signal
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.commands import finished, losses, train, until_iteration
+from tests.engine.commands import ENVIRONMENT, LIMIT_SECONDS, TRIMARAN, finished, losses, train, until_iteration
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import source_of
@@ -189,3 +191,16 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path) -> None:
     assert code == 0
     assert f" iteration {at + 1:8d}/" in out
     assert f" iteration {at:8d}/" not in out
+
+
+@pytest.mark.parametrize("pipe", ["|", "2>&1 |"])
+def test_a_run_whose_reader_leaves_is_saved(pipe: str, tmp_path: Path) -> None:
+    """As with `| head`, and with the `| tee` that a terminal's Ctrl-C ends together with the run."""
+    run = shlex.join([*TRIMARAN, "train", "tiny", "--steps", "100000", "--set", f"saving.folder={tmp_path}"])
+    shell = ["bash", "-c", f'{run} {pipe} grep -m 1 "iteration .* 3/"; exit ${{PIPESTATUS[0]}}']
+    ended = subprocess.run(shell, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, env=ENVIRONMENT)
+    assert ended.returncode == 5
+    path = newest(tmp_path)
+    assert path is not None
+    said = f"trimaran: interrupted after iteration {int(path.name[5:])} of 100000, saved in {tmp_path}.\n"
+    assert ended.stderr == (said if pipe == "|" else "")

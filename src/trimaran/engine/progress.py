@@ -1,5 +1,7 @@
 """What a person sees of a run: a bar with loss, speed and time left on a terminal; in a file, a whole log."""
 
+import os
+import signal
 import sys
 from datetime import timedelta
 from types import TracebackType
@@ -33,7 +35,7 @@ class Progress:
         if self.bar:
             self.bar.start()
         else:
-            print("\n".join(argument_lines(self.job)), file=self.out, flush=True)
+            self.say("\n".join(argument_lines(self.job)))
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -41,10 +43,16 @@ class Progress:
             self.bar.stop()
 
     def say(self, line: str) -> None:
-        if self.bar is None:
-            print(line, file=self.out, flush=True)
-        else:
+        if self.bar is not None:
             self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return
+        try:
+            print(line, file=self.out, flush=True)
+        except BrokenPipeError:  # of `| head`, or of a `| tee` that Ctrl-C has ended too
+            signal.raise_signal(signal.SIGTERM)  # nobody looks any more: stop after this step, and save
+            nowhere, pipe = os.open(os.devnull, os.O_WRONLY), self.out.fileno()
+            for number in {pipe, *([2] if os.path.sameopenfile(pipe, 2) else [])}:  # 2>&1
+                os.dup2(nowhere, number)
 
     def record(self, record: Record) -> None:
         self.told += 1
