@@ -51,8 +51,9 @@ class Progress:
         except BrokenPipeError:  # of `| head`, or of a `| tee` that Ctrl-C has ended too
             signal.raise_signal(signal.SIGTERM)  # nobody looks any more: stop after this step, and save
             nowhere, pipe = os.open(os.devnull, os.O_WRONLY), self.out.fileno()
-            for number in {pipe, *([2] if os.path.sameopenfile(pipe, 2) else [])}:  # 2>&1
-                os.dup2(nowhere, number)
+            if os.path.sameopenfile(pipe, sys.stderr.fileno()):  # 2>&1
+                os.dup2(nowhere, sys.stderr.fileno())
+            os.dup2(nowhere, pipe)
 
     def record(self, record: Record) -> None:
         self.told += 1
