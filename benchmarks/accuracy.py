@@ -14,7 +14,7 @@ from trimaran.learn.rows import teaching, trainer_name
 from trimaran.learn.score import predict_trials, score
 from trimaran.learn.validate import leave_tables_out
 from trimaran.ledger.published import published
-from trimaran.spec import Trainer, Trial, presets
+from trimaran.spec import TrainerProfile, Trial, presets
 
 CONTRADICTORY = {"s000-L447"}  # the audit: its time does not scale with its batch
 LEFT_OUT = {  # cluster: (framework, what makes a table, bar)
@@ -26,7 +26,7 @@ LEFT_OUT = {  # cluster: (framework, what makes a table, bar)
 BARS = {"a100-80gb megatron-deepspeed": 0.03, "v100 megatron-deepspeed": 0.06, "a64fx megatron-deepspeed": 0.06}
 
 
-def trainer(trial: Trial) -> Trainer:
+def trainer(trial: Trial) -> TrainerProfile:
     return presets.trainer(trainer_name(trial))
 
 

@@ -12,7 +12,7 @@ from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import interval, predict
 from trimaran.cost.time import machine_of, reduction_seconds, step_time, tensor_parallel_seconds
-from trimaran.spec import Batch, Cluster, Job, Layout, Model, Trainer, presets
+from trimaran.spec import Batch, Cluster, Job, Layout, Model, TrainerProfile, presets
 
 CLUSTER = presets.cluster("jean-zay-a100-80gb")
 TRAINER = presets.trainer("megatron-deepspeed-2022")
@@ -224,7 +224,7 @@ def test_every_constant_of_a_shipped_cluster_is_known_and_positive() -> None:
             assert all(value > 0 for value in cluster.constants.values())
 
 
-def flash(trainer: Trainer = TRAINER) -> Trainer:
+def flash(trainer: TrainerProfile = TRAINER) -> TrainerProfile:
     return trainer.model_copy(update={"attention": "flash"})
 
 

@@ -14,13 +14,13 @@ from trimaran.learn.rows import teaching, trainer_name
 from trimaran.learn.score import predict_trials, score
 from trimaran.learn.validate import by_trainer, residual_of
 from trimaran.ledger.published import published
-from trimaran.spec import Cluster, Mistake, Trainer, Trial, presets
+from trimaran.spec import Cluster, Mistake, TrainerProfile, Trial, presets
 
 CLUSTER = presets.cluster("jean-zay-a100-80gb")
 NEW = CLUSTER.but(constants={}, spreads={}, residual=None)  # the same machine, nothing known of it
 
 
-def trainer(trial: Trial) -> Trainer:
+def trainer(trial: Trial) -> TrainerProfile:
     return presets.trainer(trainer_name(trial))
 
 

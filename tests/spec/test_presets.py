@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trimaran.ledger.published import published
-from trimaran.spec import Batch, Cluster, Job, Layout, Link, Mistake, Model, Trainer, presets
+from trimaran.spec import Batch, Cluster, Job, Layout, Link, Mistake, Model, TrainerProfile, presets
 from trimaran.spec import here as here_module
 from trimaran.spec.noun import Noun
 
@@ -34,7 +34,9 @@ def unsourced(noun: Any) -> list[str]:
             found += [f"{name}.{inner}" for inner in unsourced(value)]
         elif name in ("name", "sources"):
             continue
-        elif (holds_number(value) or isinstance(noun, Trainer)) and " " not in noun.sources.get(name, "").strip():
+        elif (holds_number(value) or isinstance(noun, TrainerProfile)) and " " not in noun.sources.get(
+            name, ""
+        ).strip():
             found.append(name)
     return found
 

@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from trimaran.learn.score import Predicted, Score
-    from trimaran.spec import Cluster, Trainer, Trial
+    from trimaran.spec import Cluster, TrainerProfile, Trial
 
 ClusterOption = Annotated[str, typer.Option(help="The cluster; else the preset with each row's device.")]
 TrainerOption = Annotated[str, typer.Option(help="The trainer; else what each row's framework was at its time.")]
@@ -109,7 +109,7 @@ def _predicted(
         name = (asked or {}).get(trial.id, {}).get("cluster") or cluster
         return load_cluster(name) if name else cluster_of(trial)
 
-    def by(trial: "Trial") -> "Trainer":
+    def by(trial: "Trial") -> "TrainerProfile":
         chosen = presets.trainer(trainer or trainer_name(trial))
         attention = (asked or {}).get(trial.id, {}).get("attention", "")
         if attention in ("", chosen.attention):

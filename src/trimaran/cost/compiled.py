@@ -3,9 +3,9 @@
 from typing import Any
 
 from trimaran.cost.columns import Columns
-from trimaran.spec import Cluster, Trainer
+from trimaran.spec import Cluster, TrainerProfile
 
 
-def is_compiled(c: Columns, cluster: Cluster, trainer: Trainer) -> Any:
+def is_compiled(c: Columns, cluster: Cluster, trainer: TrainerProfile) -> Any:
     """As in engine.compiled."""
     return (trainer.compiles and cluster.device.is_gpu) & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))

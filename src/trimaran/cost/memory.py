@@ -1,6 +1,6 @@
 """Bytes on one device, for the first, a middle and the last stage: states, activations in flight, logits, reserves.
 
-What is sharded how is the trainer's business (spec.Trainer); what a device cannot use is the cluster's.
+What is sharded how is the trainer's business (spec.TrainerProfile); what a device cannot use is the cluster's.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from trimaran.cost.compiled import is_compiled
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.engine_memory import engine_parts
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
-from trimaran.spec import Cluster, Trainer
+from trimaran.spec import Cluster, TrainerProfile
 
 GIB = 2**30
 LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
@@ -67,17 +67,19 @@ class Memory:
         return np.maximum(np.maximum(first, np.where(self.pp > 2, middle, 0.0)), last) / GIB
 
 
-def memory(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Memory:
+def memory(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Memory:
     first, middle, last = (stage_memory(c, cluster, trainer, stage, k) for stage in ("first", "middle", "last"))
     return Memory(first, middle, last, c.pp)
 
 
-def needed_gib(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Any:
+def needed_gib(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Any:
     """For a search that asks what fits before it asks what is fast."""
     return memory(c, cluster, trainer, k).needed_gib
 
 
-def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: Constants | None = None) -> StageMemory:
+def stage_memory(
+    c: Columns, cluster: Cluster, trainer: TrainerProfile, stage: str, k: Constants | None = None
+) -> StageMemory:
     """`stage`: first, middle or last; with one stage, first is last too."""
     if trainer.exact_memory and trainer.attention == "flash":  # with another attention it is some other software
         return engine_memory(c, cluster, trainer, stage)
@@ -111,7 +113,7 @@ def stage_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, k: 
     )
 
 
-def engine_memory(c: Columns, cluster: Cluster, trainer: Trainer, stage: str, depth: Any = None) -> StageMemory:
+def engine_memory(c: Columns, cluster: Cluster, trainer: TrainerProfile, stage: str, depth: Any = None) -> StageMemory:
     """Of our own trainer, whose tensors are all known; the learned shares are of others. `depth`: see engine_parts."""
     compiled = is_compiled(c, cluster, trainer)
     parts = engine_parts(c, stage, cluster.device.is_gpu, compiled, depth)
@@ -147,7 +149,7 @@ def in_flight(c: Columns, stage: str) -> Any:
     return np.minimum(np.where(c.schedule == 0, c.micro_batches, depth), c.micro_batches)
 
 
-def activation_bytes(c: Columns, trainer: Trainer, stage: str) -> Any:
+def activation_bytes(c: Columns, trainer: TrainerProfile, stage: str) -> Any:
     first, middle, last = stage_layer_counts(c)
     layers = {"first": first, "middle": middle, "last": last}[stage]
     per_layer = np.where(
@@ -166,7 +168,7 @@ def boundary_bytes(c: Columns) -> Any:
     return c.tokens * c.hidden * COMPUTE_BYTES[c.precision] / np.where(c.sequence_parallel, c.tp, 1)
 
 
-def layer_activation_bytes(c: Columns, trainer: Trainer, recompute: int) -> Any:
+def layer_activation_bytes(c: Columns, trainer: TrainerProfile, recompute: int) -> Any:
     """What the backward pass of a layer needs (Korthikanti et al., arXiv 2205.05198): 34 bytes per token and hidden
     element, 10 of them on every tensor rank without sequence parallelism, and 5 per attention score unless these are
     recomputed or never stored."""

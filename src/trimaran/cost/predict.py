@@ -10,7 +10,7 @@ from trimaran.cost.columns import Columns
 from trimaran.cost.constants import NAMES, Constants, constants_of, spreads_of
 from trimaran.cost.memory import GIB, Memory, memory
 from trimaran.cost.time import StepTime, step_time
-from trimaran.spec import Cluster, Trainer
+from trimaran.spec import Cluster, TrainerProfile
 
 COVERAGE = 0.8  # share of measurements that the interval should hold
 UNMEASURED_RESIDUAL = 0.20  # log time: on the measured GPU clusters the priors alone are off by 8 to 23 %
@@ -35,7 +35,7 @@ class Interval:
     dominant_share: Any  # by how much it alone may move the seconds, as a share
 
 
-def predict(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> Prediction:
+def predict(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Prediction:
     k = k or constants_of(cluster)
     time = step_time(c, cluster, trainer, k)
     held = memory(c, cluster, trainer, k)
@@ -56,7 +56,7 @@ def pressure(fullest_gib: Any, cluster: Cluster) -> Any:
 
 
 def deviation(
-    c: Columns, cluster: Cluster, trainer: Trainer, k: Constants, spreads: dict[str, float]
+    c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants, spreads: dict[str, float]
 ) -> tuple[Any, Any]:
     """Standard deviation of log seconds that the constants' spreads leave open, and each constant's part of it."""
     seconds = np.atleast_1d(step_time(c, cluster, trainer, k).seconds)
@@ -69,7 +69,7 @@ def deviation(
     return np.sqrt((effect**2).sum(axis=0)), effect
 
 
-def interval(c: Columns, cluster: Cluster, trainer: Trainer) -> Interval:
+def interval(c: Columns, cluster: Cluster, trainer: TrainerProfile) -> Interval:
     """How far the seconds may be off: the fit's residual on unseen tables, and every constant within its spread."""
     k = constants_of(cluster)
     seconds = np.atleast_1d(predict(c, cluster, trainer, k).seconds)

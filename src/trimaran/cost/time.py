@@ -13,7 +13,7 @@ from trimaran.cost.compiled import is_compiled
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
-from trimaran.spec import Cluster, Trainer
+from trimaran.spec import Cluster, TrainerProfile
 
 # Bytes that elementwise kernels move per token and hidden element in a layer's forward pass (2-byte values): two norms,
 # two residual sums with dropout on every tensor rank; bias, activation and transposes on the rank's own part.
@@ -36,7 +36,7 @@ class Machine:
     """The scalars of a cluster that the expressions need."""
 
     cluster: Cluster
-    trainer: Trainer
+    trainer: TrainerProfile
     peak_flops: float  # of the layers' matrix products
     wide_peak_flops: float  # of attention and logits, which stay in 16 bits when the layers go to 8
     memory_bytes_per_s: float
@@ -62,7 +62,7 @@ class StepTime:
     optimizer: Any
 
 
-def machine_of(cluster: Cluster, trainer: Trainer, precision: Any, k: Constants | None = None) -> Machine:
+def machine_of(cluster: Cluster, trainer: TrainerProfile, precision: Any, k: Constants | None = None) -> Machine:
     constants = k or constants_of(cluster)
     return Machine(
         cluster=cluster,
@@ -85,7 +85,7 @@ def reachable_share(cluster: Cluster, precision: Any) -> float:
     return best["fp8"] / peak["fp8"] / (best["bf16"] / peak["bf16"])
 
 
-def step_time(c: Columns, cluster: Cluster, trainer: Trainer, k: Constants | None = None) -> StepTime:
+def step_time(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> StepTime:
     machine = machine_of(cluster, trainer, c.precision, k)
     forward, backward = layer_compute_seconds(machine, c)
     repeated = np.where(c.recompute == 2, forward, np.where(c.recompute == 1, attention_seconds(machine, c)[0], 0.0))
@@ -134,7 +134,7 @@ def waiting_share(c: Columns, cluster: Cluster) -> Any:
 OVERLAP = 0.7  # share of the compute behind which a trainer that overlaps can hide its communication
 
 
-def hidden_seconds(c: Columns, trainer: Trainer, reduction: Any, busy: Any) -> Any:
+def hidden_seconds(c: Columns, trainer: TrainerProfile, reduction: Any, busy: Any) -> Any:
     """Of the data-parallel traffic: what goes on behind the last micro batch's backward pass, or under ZeRO 2 and 3
     without a pipeline behind all of them."""
     if not trainer.overlaps_data_parallel:

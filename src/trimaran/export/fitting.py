@@ -3,13 +3,13 @@
 from typing import Any, get_args
 
 from trimaran.export.exported import Cannot
-from trimaran.spec import Job, Trainer, stage_layers
+from trimaran.spec import Job, TrainerProfile, stage_layers
 from trimaran.spec.cluster import Precision
 from trimaran.spec.rules import eight_bits
 from trimaran.spec.trainer import Recompute
 
 
-def fitted(job: Job, trainer: Trainer) -> tuple[Job, list[Cannot]]:
+def fitted(job: Job, trainer: TrainerProfile) -> tuple[Job, list[Cannot]]:
     """The Job on that trainer; where no value that it offers makes a possible Job, a Mistake says why."""
     if job.trainer == trainer:
         return job, []

@@ -13,7 +13,7 @@ from trimaran.cost.constants import MEMORY_NAMES, NAMES, Constants, Prior, prior
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import predict
 from trimaran.cost.setups import Rows, of_setups
-from trimaran.spec import Cluster, Mistake, Trainer, Trial
+from trimaran.spec import Cluster, Mistake, TrainerProfile, Trial
 
 TIME_NAMES = tuple(name for name in NAMES if name not in MEMORY_NAMES)
 TIME_NOISE = 0.02  # of log seconds: one snapshot against another, and what no constant can explain
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 class Measured:
     """Trials of one trainer as columns, with what was measured (NaN where it was not)."""
 
-    trainer: Trainer
+    trainer: TrainerProfile
     groups: list[tuple[Rows, Columns]]
     seconds: Array
     memory_gib: Array
@@ -42,7 +42,7 @@ class Fitted:
     undetermined: tuple[str, ...]  # the data left them where the prior had them
 
 
-def measured(trials: Sequence[Trial], cluster: Cluster, trainer: Trainer) -> Measured:
+def measured(trials: Sequence[Trial], cluster: Cluster, trainer: TrainerProfile) -> Measured:
     """Each table weighs as much as its rows, but no more than forty of them: a large one must not drown the others."""
     tables = [trial.source.table for trial in trials]
     weights = [min(1.0, np.sqrt(40 / tables.count(table))) for table in tables]

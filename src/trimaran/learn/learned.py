@@ -8,7 +8,7 @@ import numpy as np
 from trimaran.cost.constants import NAMES
 from trimaran.learn.fit import Array, Fitted, fit, predicted_memory, predicted_seconds, require
 from trimaran.learn.validate import LeftOut, by_trainer, leave_tables_out
-from trimaran.spec import Cluster, Trainer, Trial
+from trimaran.spec import Cluster, TrainerProfile, Trial
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Learned:
 def learn(
     trials: Sequence[Trial],
     cluster: Cluster,
-    trainer: Callable[[Trial], Trainer],
+    trainer: Callable[[Trial], TrainerProfile],
     table: Callable[[Trial], str],
     told: Callable[[int, int], object] = lambda done, of: None,
 ) -> Learned:

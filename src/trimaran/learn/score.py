@@ -8,7 +8,7 @@ from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
 from trimaran.cost.predict import interval, predict
 from trimaran.cost.setups import of_setups
-from trimaran.spec import Cluster, Trainer, Trial
+from trimaran.spec import Cluster, TrainerProfile, Trial
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Predicted:
 
 
 def predict_trials(
-    trials: Sequence[Trial], cluster: Callable[[Trial], Cluster], trainer: Callable[[Trial], Trainer]
+    trials: Sequence[Trial], cluster: Callable[[Trial], Cluster], trainer: Callable[[Trial], TrainerProfile]
 ) -> list[Predicted]:
     """One prediction a trial, in order; rows of the same cluster and trainer go through the cost model together."""
     groups: dict[tuple[str, str], list[int]] = {}

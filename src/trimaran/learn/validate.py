@@ -9,7 +9,7 @@ import numpy as np
 from trimaran.cost.constants import NAMES
 from trimaran.cost.predict import COVERAGE, deviation
 from trimaran.learn.fit import Array, Fitted, Measured, fit, measured, predicted_seconds
-from trimaran.spec import Cluster, Trainer, Trial
+from trimaran.spec import Cluster, TrainerProfile, Trial
 
 Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
@@ -50,7 +50,7 @@ def residual_of(error: Array, open_: Array) -> float:
 def leave_tables_out(
     trials: Sequence[Trial],
     cluster: Cluster,
-    trainer: Callable[[Trial], Trainer],
+    trainer: Callable[[Trial], TrainerProfile],
     table: Callable[[Trial], str] = lambda trial: trial.source.table,
     told: Callable[[int, int], object] = lambda done, of: None,
 ) -> LeftOut:
@@ -71,7 +71,7 @@ def leave_tables_out(
     return LeftOut(np.concatenate(errors or [empty]), np.concatenate(opens or [empty]), tuple(names))
 
 
-def by_trainer(trials: Sequence[Trial], cluster: Cluster, trainer: Callable[[Trial], Trainer]) -> list[Measured]:
+def by_trainer(trials: Sequence[Trial], cluster: Cluster, trainer: Callable[[Trial], TrainerProfile]) -> list[Measured]:
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(trainer(trial).name, []).append(trial)

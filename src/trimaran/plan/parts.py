@@ -9,7 +9,7 @@ from trimaran.cost.columns import Columns
 from trimaran.cost.predict import Prediction, predict
 from trimaran.cost.stages import stage_layer_counts
 from trimaran.cost.time import step_time
-from trimaran.spec import Cluster, Trainer
+from trimaran.spec import Cluster, TrainerProfile
 
 NOTABLE = 0.10  # of a step: what is less does not limit it
 
@@ -55,7 +55,7 @@ class Parts:
 PARTS = tuple(f.name for f in fields(Parts) if f.name != "predicted")
 
 
-def parts_of(rows: Columns, cluster: Cluster, trainer: Trainer) -> Parts:
+def parts_of(rows: Columns, cluster: Cluster, trainer: TrainerProfile) -> Parts:
     predicted = predict(rows, cluster, trainer)
     time = predicted.time
     without = step_time(replace(rows, recompute=np.zeros_like(rows.recompute)), cluster, trainer)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from trimaran.cost.setups import precision_of
-from trimaran.spec import Batch, Cluster, Job, Layout, Mistake, Model, Ramp, Setup, Trainer, rules
+from trimaran.spec import Batch, Cluster, Job, Layout, Mistake, Model, Ramp, Setup, TrainerProfile, rules
 from trimaran.spec.cluster import Precision
 from trimaran.spec.mistake import nearest_name
 from trimaran.spec.trainer import Optimizer, Recompute, Schedule
@@ -25,7 +25,7 @@ SHORT = {"micro_batch": "mbs", "virtual": "virtual_stages", "sp": "sequence_para
 class Question:
     model: Model
     cluster: Cluster  # its nodes are the most that may be used
-    trainer: Trainer
+    trainer: TrainerProfile
     batch: Batch
     precision: Precision
     optimizer: Optimizer = "adam"

@@ -1,4 +1,4 @@
-"""spec: what is being asked? Model, Cluster, Trainer, Layout, Batch, Recipe, Data, Job; Outcome and Trial of it; Sweep.
+"""spec: what is being asked? Model, Cluster, TrainerProfile, Layout, Batch, Recipe, Data, Job; Outcome, Trial; Sweep.
 
 May import: nothing of ours (and never torch).
 Start reading: job.py, then rules.py (what makes a Job impossible) and nearest.py (the Job that would work).
@@ -16,7 +16,7 @@ from trimaran.spec.recipe import LossScale, Recipe
 from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.setup import Setup
 from trimaran.spec.sweep import Sweep
-from trimaran.spec.trainer import Trainer
+from trimaran.spec.trainer import TrainerProfile
 from trimaran.spec.trial import Outcome, Source, Trial
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "Setup",
     "Source",
     "Sweep",
-    "Trainer",
+    "TrainerProfile",
     "Trial",
     "Validation",
     "stage_layers",

@@ -12,14 +12,14 @@ from trimaran.spec.model import Model
 from trimaran.spec.noun import Noun
 from trimaran.spec.recipe import Recipe
 from trimaran.spec.saving import Saving, Validation
-from trimaran.spec.trainer import Optimizer, Trainer
+from trimaran.spec.trainer import Optimizer, TrainerProfile
 
 
 class Job(Noun):
     name: str = "unnamed"
     model: Model
     cluster: Cluster
-    trainer: Trainer
+    trainer: TrainerProfile
     layout: Layout = Layout()
     batch: Batch
     precision: Precision = "bf16"

@@ -11,9 +11,9 @@ from trimaran.spec.here import here
 from trimaran.spec.mistake import Mistake, nearest_name
 from trimaran.spec.model import Model
 from trimaran.spec.noun import Noun
-from trimaran.spec.trainer import Trainer
+from trimaran.spec.trainer import TrainerProfile
 
-KINDS: dict[str, type[Noun]] = {"models": Model, "clusters": Cluster, "trainers": Trainer}
+KINDS: dict[str, type[Noun]] = {"models": Model, "clusters": Cluster, "trainers": TrainerProfile}
 JOBS = "jobs"  # Job files that name other presets; `files.load_job` reads them, for it knows how to put those in
 SWEEPS = "sweeps"  # likewise
 HERE = "here"  # the one cluster that is detected instead of read
@@ -56,5 +56,5 @@ def cluster(name: str) -> Cluster:
     return cast(Cluster, preset("clusters", name))
 
 
-def trainer(name: str) -> Trainer:
-    return cast(Trainer, preset("trainers", name))
+def trainer(name: str) -> TrainerProfile:
+    return cast(TrainerProfile, preset("trainers", name))

@@ -1,4 +1,4 @@
-"""Trainer: what a piece of software does with a layout; the same layout costs different things in each."""
+"""TrainerProfile: what a piece of software does with a layout; the same layout costs different things in each."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "fused-adam", "adam-8bit"]
 
 
-class Trainer(Noun):
+class TrainerProfile(Noun):
     name: str
     attention: Literal["naive", "fused-softmax", "flash"]
     gradient_bytes: dict[Precision, Literal[2, 4]] = Field(
