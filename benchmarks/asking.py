@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Sequence
 
 from trimaran.spec import Job, Mistake
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 
 def job_asked(parser: argparse.ArgumentParser, name: str, settings: Sequence[str]) -> Job:
     """A file or a preset, with some fields changed."""
     try:
-        return changed(load_job(name), settings)
+        return apply_settings(load_job(name), settings)
     except Mistake as mistake:
         parser.error(str(mistake))
 

@@ -33,8 +33,8 @@ from trimaran.engine.model import Stage
 from trimaran.engine.trainer import Trainer
 from trimaran.engine.world import World, arranged
 from trimaran.spec import Job
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 ROUNDS, STEPS, GOAL = 12, 2, 1.05
 CPU = torch.device("cpu")
@@ -196,7 +196,7 @@ def forked(job: Job, bare: Callable[[Job, World], Step] | None) -> tuple[list[fl
 def main() -> int:
     tiny, rows, ratios = load_job("tiny"), [], {}
     for name, (settings, peer, bare) in LAYOUTS.items():
-        seconds = forked(changed(tiny, settings), bare)
+        seconds = forked(apply_settings(tiny, settings), bare)
         ours = statistics.median(seconds[0])
         row = [name, f"{ours * 1e3:.1f}"]
         if bare:

@@ -20,8 +20,8 @@ from stdlib_training import TRIMARAN
 from trimaran.cli.show import print_table
 from trimaran.plan.explained import explained
 from trimaran.spec import Job
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job, save
+from trimaran.spec.settings import apply_settings
 
 CLUSTER = {"preset": "hgx-h200", "nodes": 1, "devices_per_node": 1}
 WARM_UP, GIB = 2, 2**30
@@ -40,7 +40,7 @@ def largest(optimizer: str, folder: Path) -> dict[str, Any]:
 def job_of(optimizer: str, model: dict[str, Any]) -> Job:
     fields = [f"model.{name}={model[name]}" for name in ("name", "layers", "hidden", "heads")]
     fields += [f"model.ffn_hidden={4 * model['hidden']}", "batch.size=1", "layout.micro_batch=1"]
-    return changed(load_job("gpt-1b3-h200"), [*fields, "layout.recompute=full", f"optimizer={optimizer}"])
+    return apply_settings(load_job("gpt-1b3-h200"), [*fields, "layout.recompute=full", f"optimizer={optimizer}"])
 
 
 def trained(job: Job, steps: int, folder: Path) -> list[dict[str, Any]]:

@@ -20,14 +20,14 @@ from gpu_steps import weighed
 from trimaran.cli.show import print_table
 from trimaran.plan.explained import explained
 from trimaran.spec import Job
-from trimaran.spec.changes import changed
+from trimaran.spec.settings import apply_settings
 
 GIB, WITHIN, MOST = 2**30, 0.05, 512
 RECOMPUTE = ("none", "selective", "full")
 
 
 def of(job: Job, micro_batch: int, recompute: str) -> Job:
-    return changed(
+    return apply_settings(
         job, [f"layout.micro_batch={micro_batch}", f"batch.size={micro_batch}", f"layout.recompute={recompute}"]
     )
 

@@ -18,8 +18,8 @@ from gpu_steps import forget, ours, timed
 from trimaran.cli.show import print_table
 from trimaran.plan.explained import explained, number
 from trimaran.spec import Job
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 WARM_UP, STEPS, WITHIN = 3, 10, 0.05
 WIDE = {"layers": 14, "hidden": 3072, "heads": 24, "ffn_hidden": 12288}
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[dict[str, object], int, int, tuple[str, ...]]] = {
 def job_of(base: Job, name: str) -> Job:
     model, size, micro_batch, more = CASES[name]
     fields = [f"model.{field}={value}" for field, value in model.items()]
-    return changed(base, [*fields, f"batch.size={size}", f"layout.micro_batch={micro_batch}", *more])
+    return apply_settings(base, [*fields, f"batch.size={size}", f"layout.micro_batch={micro_batch}", *more])
 
 
 def measured_seconds(job: Job) -> list[float]:

@@ -54,7 +54,7 @@ def trainers(job: Job, fp8: bool, folder: Path | None) -> dict[str, tuple[Callab
     """By name: how its step is made, and the model it trains."""
     found: dict[str, tuple[Callable[[], Step], Model]] = {"trimaran": (lambda: ours(job), job.model)}
     if fp8:
-        eight = job.but(precision="fp8")
+        eight = job.replace(precision="fp8")
         found["trimaran fp8"] = (lambda: ours(eight), job.model)
     others = {"nanoGPT": (other_trainers.nanogpt, job.model)}
     others["torchtitan"] = (other_trainers.torchtitan, other_trainers.shape(job.model))

@@ -116,7 +116,7 @@ def torchtitan(job: Job, checkout: Path, device: torch.device, compiled: bool = 
 def shape(model: Model) -> Model:
     """The Llama of torchtitan that does nearly the work of a GPT: 3 x ffn is near 8 x hidden."""
     width = round(8 * model.hidden / 3 / 128) * 128
-    return model.but(
+    return model.replace(
         mlp="swiglu",
         ffn_hidden=width,
         norm="rmsnorm",

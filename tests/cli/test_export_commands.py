@@ -120,7 +120,7 @@ def test_a_plan_saved_and_compared_with_itself_is_the_best(trimaran: Command, tm
 
 def test_a_layout_that_does_not_fit_is_said_not_to(trimaran: Command, tmp_path: Path) -> None:
     job = load_job(BLOOM)
-    (tmp_path / "large.yaml").write_text(job.but(layout={**job.layout.model_dump(), "recompute": "none"}).to_yaml())
+    (tmp_path / "large.yaml").write_text(job.replace(layout={**job.layout.model_dump(), "recompute": "none"}).to_yaml())
     ran = trimaran("plan", "--compare", "large.yaml", "--top", 3)
     assert ran.code == 0
     assert "does not fit" in ran.out

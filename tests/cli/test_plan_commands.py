@@ -59,7 +59,7 @@ def test_plan_saves_jobs_that_load(trimaran: Command, tmp_path: Path) -> None:
     assert len(files) == 3
     for path, row in zip(files, saved["layouts"], strict=True):
         job = load_job(path)
-        assert job.layout.plain() == {name: row[name] for name in job.layout.plain()}
+        assert job.layout.to_dict() == {name: row[name] for name in job.layout.to_dict()}
         assert (job.model.name, job.batch.size, job.cluster.nodes) == ("gpt-1b3", 64, 1)
     assert trimaran(*SMALL, "--save", "best.yaml").code == 0
     assert load_job(tmp_path / "best.yaml") == load_job(files[0])

@@ -33,7 +33,7 @@ def test_jobs_are_listed_and_shown_without_measuring_the_machine(trimaran: Comma
 def test_a_job_preset_is_shown_as_a_file_that_means_the_same(trimaran: Command, tmp_path: Path) -> None:
     for file, option in (("mine.yaml", ()), ("mine.json", ("--json",))):
         (tmp_path / file).write_text(trimaran("presets", "gpt-1b3-h200", *option).out)
-        assert load_job(file) == load_job("gpt-1b3-h200").but(name="mine")
+        assert load_job(file) == load_job("gpt-1b3-h200").replace(name="mine")
 
 
 def test_a_job_preset_can_be_named_where_a_job_file_can(trimaran: Command) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from trimaran.plan.explained import Explained, explained
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 MEASURED = json.loads((Path(__file__).parent.parent / "fixtures" / "h200.json").read_text())
 GIB = 2**30
@@ -24,7 +24,7 @@ def settings(row: dict[str, Any]) -> list[str]:
 
 
 def told(row: dict[str, Any]) -> Explained:
-    return explained(changed(load_job("gpt-1b3-h200"), settings(row)))
+    return explained(apply_settings(load_job("gpt-1b3-h200"), settings(row)))
 
 
 @pytest.mark.parametrize("row", rows("memory", "pages", "packed", "forecast"))

@@ -88,10 +88,10 @@ def test_time_per_sample_falls_as_the_bubble_shrinks(layout: dict[str, float]) -
 def test_doubling_a_bandwidth_never_slows(layout: dict[str, float], what: str) -> None:
     def faster(cluster: Cluster) -> Cluster:
         if what == "memory_gb_per_s":
-            device = cluster.device.but(memory_gb_per_s=2 * cluster.device.memory_gb_per_s)
-            return cluster.but(device=device.model_dump())
+            device = cluster.device.replace(memory_gb_per_s=2 * cluster.device.memory_gb_per_s)
+            return cluster.replace(device=device.model_dump())
         link = getattr(cluster, what)
-        return cluster.but(**{what: link.but(gb_per_s=2 * link.gb_per_s).model_dump()})
+        return cluster.replace(**{what: link.replace(gb_per_s=2 * link.gb_per_s).model_dump()})
 
     c = columns(**layout)
     assert step_time(c, faster(CLUSTER), TRAINER).seconds <= step_time(c, CLUSTER, TRAINER).seconds
@@ -176,9 +176,9 @@ def test_a_power_limit_lasts_as_long_as_the_flops_it_allows() -> None:
     tokens, h, peak = 512, 1024, 312e12
     products, attention = 2 * tokens * 12 * h * h / 2, 4 * tokens * 512 * h / 2
     seconds = (3 * products + 3.5 * 0.8 * attention) / peak
-    limited = step_time(tiny(), CLUSTER, TRAINER, IDEAL.but(sustained_efficiency=0.01))
+    limited = step_time(tiny(), CLUSTER, TRAINER, IDEAL.replace(sustained_efficiency=0.01))
     assert limited.layer_compute == pytest.approx(100 * seconds, rel=1e-6)
-    free, hardly = (step_time(tiny(), CLUSTER, TRAINER, IDEAL.but(sustained_efficiency=x)) for x in (1e9, 4.0))
+    free, hardly = (step_time(tiny(), CLUSTER, TRAINER, IDEAL.replace(sustained_efficiency=x)) for x in (1e9, 4.0))
     assert hardly.layer_compute == pytest.approx(free.layer_compute, rel=1e-4)
 
 
@@ -210,8 +210,8 @@ def test_the_parts_of_memory_by_hand() -> None:
 def test_an_interval_is_wider_where_nothing_was_measured_and_names_why() -> None:
     measured, unknown = interval(columns(), CLUSTER, TRAINER), interval(columns(), presets.cluster("dgx-h100"), TRAINER)
     assert unknown.high / unknown.low > measured.high / measured.low
-    bare = CLUSTER.but(constants={}, spreads={"between_share": 3.0}, residual=None)
-    assert interval(columns(dp=16.0, pp=6.0), bare.but(spreads={"reduction_share": 3.0}), TRAINER).dominant == (
+    bare = CLUSTER.replace(constants={}, spreads={"between_share": 3.0}, residual=None)
+    assert interval(columns(dp=16.0, pp=6.0), bare.replace(spreads={"reduction_share": 3.0}), TRAINER).dominant == (
         "reduction_share",
     )
 
@@ -245,7 +245,7 @@ def test_an_explicit_split_costs_what_its_largest_stage_does() -> None:
         job = Job.of(
             {
                 "model": Model(layers=layers, hidden=1024, heads=8).model_dump(),
-                "cluster": CLUSTER.but(nodes=1, devices_per_node=4).model_dump(),
+                "cluster": CLUSTER.replace(nodes=1, devices_per_node=4).model_dump(),
                 "trainer": TRAINER.model_dump(),
                 "layout": {"pp": 4, "split": split},
                 "batch": {"size": 16},
@@ -266,13 +266,13 @@ def test_fp8_speeds_up_the_layers_products_only() -> None:
 
 def test_processes_that_share_cores_feel_no_bubble_while_one_stage_keeps_the_cores_busy() -> None:
     """Then a step is the work of all stages, whoever does it when: as long as on one stage of all layers."""
-    machine = presets.cluster("fugaku").but(nodes=1, devices_per_node=8, cores=2)
+    machine = presets.cluster("fugaku").replace(nodes=1, devices_per_node=8, cores=2)
     model = Model(layers=8, hidden=256, heads=8, vocab=512, seq_len=128)
 
     def job(cores: int | None, **layout: int) -> Job:
         return Job(
             model=model,
-            cluster=machine.but(cores=cores),
+            cluster=machine.replace(cores=cores),
             trainer=presets.trainer("trimaran"),
             layout=Layout(micro_batch=1, **layout),
             batch=Batch(size=16),

@@ -21,8 +21,8 @@ from trimaran.engine.trainer import Asks, Trainer
 from trimaran.engine.turning import turned
 from trimaran.engine.weights import Slot
 from trimaran.engine.world import World
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
@@ -36,7 +36,7 @@ def tiny(device: str, *settings: str) -> Trainer:
     """With these settings, new."""
     torch.compiler.reset()
     gc.collect()  # the one before, whose memory would be missed in the middle of a weighing
-    job = changed(load_job("tiny"), list(settings))
+    job = apply_settings(load_job("tiny"), list(settings))
     return Trainer(job, World(job.layout, torch.device(device)))
 
 
@@ -188,7 +188,7 @@ class Strict(Teller):
 @pytest.mark.parametrize("settings", [("optimizer=fused-adam", "precision=bf16"), ("optimizer=adam",)], ids=str)
 def test_the_loop_never_waits_for_the_device(settings: tuple[str, ...]) -> None:
     torch.compiler.reset()
-    job = changed(load_job("tiny"), ["steps=8", *settings])
+    job = apply_settings(load_job("tiny"), ["steps=8", *settings])
     trainer = Trainer(job, World(job.layout, torch.device("cuda")))
     teller = Strict(job, trainer.world, Position())
     try:

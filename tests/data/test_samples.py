@@ -32,7 +32,7 @@ def numbered(folder: str | Path, sizes: list[int]) -> Tokens:
 def job(source: Any, seq_len: int = 8, vocab: int = 60_000, validation: float = 0.0, seed: int = 1) -> Job:
     return Job(
         model=Model(layers=1, hidden=8, heads=1, vocab=vocab, seq_len=seq_len),
-        cluster=two_cores().but(devices_per_node=1),
+        cluster=two_cores().replace(devices_per_node=1),
         trainer=presets.trainer("trimaran"),
         batch=Batch(size=1),
         precision="fp32",

@@ -36,7 +36,7 @@ DATA = {
 def job(dp: int = 1, size: int = 12, seed: int = 1234, objective: str = "causal", **data: Any) -> Job:
     return Job(
         model=Model(layers=1, hidden=8, heads=1, vocab=100, seq_len=SEQ, objective=objective),
-        cluster=two_cores().but(nodes=dp, devices_per_node=1),
+        cluster=two_cores().replace(nodes=dp, devices_per_node=1),
         trainer=presets.trainer("trimaran"),
         layout=Layout(dp=dp),
         batch=Batch(size=size),

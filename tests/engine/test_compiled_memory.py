@@ -36,7 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_compiled_layer_keeps_what_the_formula_says(case: str) -> None:
     model, recompute, precision = CASES[case]
     job = job_of(model, {"micro_batch": 8, "recompute": recompute}, precision=precision)
-    fewer = job.but(model=job.model.but(layers=job.model.layers - 1))
+    fewer = job.replace(model=job.model.replace(layers=job.model.layers - 1))
     found = kept_bytes(job) - kept_bytes(fewer)
     columns = of_jobs([job])
     expected = float(np.squeeze(layer_kept(columns, columns.recompute == 1, True)))

@@ -119,7 +119,7 @@ def test_a_document_in_a_packed_row_is_as_if_alone(position: str, sizes: list[in
         weights = dict(packed.state_dict())
         if position == "learned":
             weights["embedding.position"] = weights["embedding.position"][:size]
-        alone = whole_stage(packed.model.but(seq_len=size), weights)
+        alone = whole_stage(packed.model.replace(seq_len=size), weights)
         own_prefix = None if prefix is None else prefix[begin:end]
         expected = outputs(alone, tokens[:, begin:end], None, own_prefix)
         torch.testing.assert_close(found[:, begin:end], expected, rtol=0, atol=NOTHING)

@@ -83,7 +83,7 @@ def test_nothing_is_allocated_for_a_model_of_181_billion_parameters() -> None:
     import resource
 
     job = case(SHAPES["bloom"] | {"layers": 72}, tp=8, pp=12, dp=4, zero=1, recompute="full", schedule="gpipe")
-    job = job.but(batch={"size": 4})
+    job = job.replace(batch={"size": 4})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak = rank_memory(job, rank=383).peak
     assert peak > 15 * 2**30
@@ -143,8 +143,8 @@ def case(
     count = micro_batches or max(3, 2 * layout.get("pp", 1))
     values = {
         "model": model,
-        "cluster": presets.cluster("hgx-h200").but(nodes=1, devices_per_node=devices).model_dump(),
-        "trainer": presets.trainer("trimaran").but(compiles=False).model_dump(),  # as the fake one runs
+        "cluster": presets.cluster("hgx-h200").replace(nodes=1, devices_per_node=devices).model_dump(),
+        "trainer": presets.trainer("trimaran").replace(compiles=False).model_dump(),  # as the fake one runs
         "layout": layout,
         "batch": {"size": count * layout.get("dp", 1) * layout.get("micro_batch", 1)},
         "precision": precision,

@@ -19,9 +19,9 @@ def cut_models(draw: st.DrawFn) -> tuple[Model, Layout]:
     """Any model on any tensor ranks and stages, also virtual ones and stages without layers."""
     tp, pp, virtual = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 4)), draw(st.integers(1, 2))
     sizes = draw(st.lists(st.integers(0, 3), min_size=pp * virtual, max_size=pp * virtual).filter(any))
-    model = draw(models(tp)).but(layers=sum(sizes))
+    model = draw(models(tp)).replace(layers=sum(sizes))
     if draw(st.booleans()):
-        model = model.but(padded_vocab=tp * (model.vocab + draw(st.integers(0, 100))))
+        model = model.replace(padded_vocab=tp * (model.vocab + draw(st.integers(0, 100))))
     return model, Layout(tp=tp, pp=pp, virtual_stages=virtual, split=tuple(sizes))
 
 

@@ -12,8 +12,8 @@ from tests.engine.commands import ENVIRONMENT, finished, losses, rank_pids, trai
 from trimaran.cost.flops import FORMULAS, Step
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Setup
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 LAYOUT = ("--set", "layout.tp=2", "--set", "layout.dp=2", "--set", "layout.zero=1", "--steps", "6")
 
@@ -46,10 +46,10 @@ def test_the_prediction_comes_before_the_first_iteration(run: tuple[Path, str]) 
 
 def test_our_importer_reads_the_log_as_the_job_that_ran(run: tuple[Path, str]) -> None:
     (trial,) = read_file(run[0] / "train.log").trials
-    ran = Setup.of_job(changed(load_job("tiny"), [s for s in LAYOUT if "=" in s]))
+    ran = Setup.of_job(apply_settings(load_job("tiny"), [s for s in LAYOUT if "=" in s]))
     # A log does not tell the machine, and counts the padding of the vocabulary.
-    told = ran.but(device=None, devices_per_node=None, nodes=None, vocab=512, environment={})
-    assert trial.setup.but(environment={}) == told
+    told = ran.replace(device=None, devices_per_node=None, nodes=None, vocab=512, environment={})
+    assert trial.setup.replace(environment={}) == told
     assert trial.outcome.status == "ok"
     assert (trial.outcome.warmup or 0) + (trial.outcome.iterations or 0) == 6
 

@@ -29,7 +29,9 @@ def launchable(draw: st.DrawFn) -> Job:
     layout["split"] = split if split != "listed" else (layers - stages + 1, *[1] * (stages - 1))
     changes: dict[str, Any] = {
         "layout": layout,
-        "model": job.model.but(layers=layers, padded_vocab=draw(st.none() | st.just(job.model.vocab * 8))).model_dump(),
+        "model": job.model.replace(
+            layers=layers, padded_vocab=draw(st.none() | st.just(job.model.vocab * 8))
+        ).model_dump(),
         "trainer": presets.trainer(
             draw(st.sampled_from(["trimaran", "megatron-lm", "megatron-deepspeed-2022"]))
         ).model_dump(),
@@ -41,7 +43,7 @@ def launchable(draw: st.DrawFn) -> Job:
     if draw(st.booleans()):
         changes["data"] = {"source": "synthetic"}
     try:
-        return job.but(**changes)
+        return job.replace(**changes)
     except Mistake:
         assume(False)
         raise
@@ -49,7 +51,7 @@ def launchable(draw: st.DrawFn) -> Job:
 
 def differences(one: Job, other: Job) -> set[str]:
     """Dotted paths of what differs; names of presets and sources of figures are nobody's business here."""
-    found = _paths(one.plain(), other.plain())
+    found = _paths(one.to_dict(), other.to_dict())
     if one.stage_layers == other.stage_layers:
         found.discard("layout.split")  # the same layers in other words
     return {path for path in found if path.split(".")[0] not in ("trainer", "cluster") and path != "model.source"} | (
@@ -73,7 +75,7 @@ def llama(model: Model) -> Job:
     return Job(
         name="a llama",
         model=model,
-        cluster=presets.cluster("dgx-h100").but(nodes=1),
+        cluster=presets.cluster("dgx-h100").replace(nodes=1),
         trainer=presets.trainer("trimaran"),
         layout={"dp": 8, "zero": 3},  # type: ignore[arg-type]
         batch=Batch(size=16),

@@ -11,8 +11,8 @@ from tests.export.launchable import launchable
 from tests.export.parsers import FIXTURES, Refused, checked_syntax, parser_of, passed_by
 from trimaran.export.targets import TARGETS
 from trimaran.spec import Job, Mistake
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"
 SITE = {"TOKENIZER": "bigscience/tokenizer", "DATA_PATH": "tokens/wiki", "MEGATRON": "/opt/megatron"}
@@ -35,7 +35,7 @@ def bloom() -> Job:
 
 @pytest.fixture
 def llama() -> Job:
-    return changed(load_job("gpt-1b3-h200"), LLAMA)
+    return apply_settings(load_job("gpt-1b3-h200"), LLAMA)
 
 
 def parsed(job: Job, target: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -151,12 +151,12 @@ def test_a_ramp_up_reaches_the_same_batches_step_by_step(bloom: Job, tmp_path: P
 def test_a_layout_is_said_in_megatron_lms_words(
     llama: Job, tmp_path: Path, setting: str, flag: str, value: object
 ) -> None:
-    flags, _ = parsed(changed(llama, [setting]), "megatron-lm", tmp_path)
+    flags, _ = parsed(apply_settings(llama, [setting]), "megatron-lm", tmp_path)
     assert flags[flag] == value
 
 
 def test_a_prefix_lm_starts_the_program_for_it(bloom: Job, tmp_path: Path) -> None:
-    job = changed(bloom, ["model.objective=prefix", "data.documents=apart", "data.prefix=document"])
+    job = apply_settings(bloom, ["model.objective=prefix", "data.documents=apart", "data.prefix=document"])
     flags, launcher = parsed(job, "megatron-deepspeed", tmp_path)
     assert launcher[-1].endswith("/pretrain_prefix_lm.py")
     assert flags["--loss-on-targets-only"]
@@ -165,7 +165,7 @@ def test_a_prefix_lm_starts_the_program_for_it(bloom: Job, tmp_path: Path) -> No
 
 def test_the_jobs_variables_reach_the_processes(bloom: Job, tmp_path: Path) -> None:
     odd = "it's $HOME; `date`"
-    job = bloom.but(environment={"NCCL_ASYNC_ERROR_HANDLING": "1", "ODD": odd, "no-variable": "1"})
+    job = bloom.replace(environment={"NCCL_ASYNC_ERROR_HANDLING": "1", "ODD": odd, "no-variable": "1"})
     exported = TARGETS["megatron-deepspeed"](job)
     _, seen = passed_by(exported.files["train.sh"], tmp_path, **SITE)
     assert (seen["NCCL_ASYNC_ERROR_HANDLING"], seen["ODD"]) == ("1", odd)
@@ -214,6 +214,6 @@ def test_deepspeeds_own_classes_know_every_key_and_kind(job: Job) -> None:
 def test_a_job_that_the_trainer_cannot_run_at_all_gets_a_sentence(llama: Job) -> None:
     """Interleaving deals micro batches in rounds of the stages there, but not with us."""
     layout = "layout={schedule: interleaved, dp: 2, tp: 2, pp: 4, virtual_stages: 2}"
-    job = changed(llama, ["trainer=trimaran", layout, "batch.size=10"])
+    job = apply_settings(llama, ["trainer=trimaran", layout, "batch.size=10"])
     with pytest.raises(Mistake, match=r"for megatron-lm: .*5 micro batches.*nearest Job that works"):
         TARGETS["megatron-lm"](job)

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.engine.commands import ENVIRONMENT, losses
 from tests.export.parsers import checked_syntax
 from trimaran.export.targets import TARGETS
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 OURS = {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -18,7 +18,7 @@ def test_the_exported_script_trains_the_job(tmp_path: Path) -> None:
     """From any folder, with options passed on; the loss begins at that of equal probabilities, ln 512 = 6.24."""
     folder = tmp_path / "with space"
     folder.mkdir()
-    exported = TARGETS["trimaran"](changed(load_job("tiny"), ["steps=2"]))
+    exported = TARGETS["trimaran"](apply_settings(load_job("tiny"), ["steps=2"]))
     for name, text in exported.files.items():
         (folder / name).write_text(text)
     assert exported.cannot == ()
@@ -40,5 +40,5 @@ def test_every_script_of_ours_is_shell() -> None:
 
 def test_a_job_of_another_trainer_is_given_to_ours_and_said_so() -> None:
     bloom = load_job(Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml")
-    exported = TARGETS["trimaran"](bloom.but(batch={"size": 2048}))
+    exported = TARGETS["trimaran"](bloom.replace(batch={"size": 2048}))
     assert [cannot.field for cannot in exported.cannot] == ["trainer"]

@@ -68,7 +68,7 @@ def test_blooms_own_script_is_blooms_job() -> None:
         bloom.precision,
         bloom.optimizer,
     )
-    assert job.model.but(name="", source="") == bloom.model.but(name="", source="")
+    assert job.model.replace(name="", source="") == bloom.model.replace(name="", source="")
     assert job.cluster == bloom.cluster
     assert (job.seed, job.recipe.learning_rate, job.recipe.minimum_learning_rate) == (42, 6e-5, 6e-6)
     assert (job.recipe.schedule, job.recipe.warmup_samples, job.recipe.decay_samples) == ("cosine", 183105, 200000000)
@@ -112,7 +112,7 @@ def test_what_megatron_deepspeed_would_print_of_blooms_job_is_blooms_job(tmp_pat
     lines = [f"[default0]:  {name} {'.' * (48 - len(name))} {value}" for name, value in values.items()]
     job = job_of(found_in("\n".join(lines)), JEAN_ZAY, None, "args.txt")
     assert (job.layout, job.batch, job.recipe, job.precision) == (bloom.layout, bloom.batch, bloom.recipe, "bf16")
-    assert job.model.but(name="", source="") == bloom.model.but(name="", source="")
+    assert job.model.replace(name="", source="") == bloom.model.replace(name="", source="")
 
 
 def test_a_log_with_iterations_is_a_measurement_and_no_launch_file() -> None:

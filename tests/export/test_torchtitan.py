@@ -58,7 +58,7 @@ def layouts(draw: st.DrawFn) -> Job:
     if draw(st.booleans()):
         model["padded_vocab"] = -(-model["vocab"] // layout["tp"]) * layout["tp"]
     lowest = job.recipe.learning_rate * draw(st.floats(0, 1))
-    return job.but(
+    return job.replace(
         layout=layout,
         model=model,
         batch={"size": job.batch.size, "ramp": ramp},
@@ -167,7 +167,7 @@ def test_every_flavour_of_torchtitan_is_read_with_its_shape(flavour: str) -> Non
 
 @pytest.mark.parametrize(("preset", "flavour"), [("llama3-8b", "8B"), ("llama3-70b", "70B"), ("llama3-405b", "405B")])
 def test_a_shape_that_torchtitan_ships_needs_no_module(preset: str, flavour: str) -> None:
-    job = llama(presets.model(preset).but(seq_len=4096))
+    job = llama(presets.model(preset).replace(seq_len=4096))
     files, _ = exported(job)
     values = tomllib.loads(files["train.toml"])
     assert (values["model"]["name"], values["model"]["flavor"]) == ("llama3", flavour)
@@ -178,14 +178,14 @@ def test_a_shape_that_torchtitan_ships_needs_no_module(preset: str, flavour: str
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(model=models())
 def test_the_module_gives_torchtitan_exactly_the_jobs_shape(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
-    files = to_torchtitan(llama(model.but(layers=2))).files
+    files = to_torchtitan(llama(model.replace(layers=2))).files
     stated = tomllib.loads(files["train.toml"])
     registered = run_module(files["llama3_shaped.py"], monkeypatch)
     spec, config = registered[stated["model"]["name"]]
     args = spec.model_args[stated["model"]["flavor"]]
     args.update_from_config(SimpleNamespace(shape=type(config().shape)(**stated["shape"])))
     shape = titan_shape(vars(args))
-    assert shape == {name: getattr(model.but(layers=2), name) for name in shape}
+    assert shape == {name: getattr(model.replace(layers=2), name) for name in shape}
     assert args.rope_scaling_args.scaling_factor == 1.0  # a Job's rotary angles are not stretched
 
 
@@ -241,7 +241,7 @@ def test_the_learning_rate_is_the_jobs_and_its_fall_one_step_later(
         decay_samples=end * size,
         minimum_learning_rate=1e-3 * share,
     )
-    stated = tomllib.loads(to_torchtitan(job.but(recipe=recipe, steps=steps)).files["train.toml"])["lr_scheduler"]
+    stated = tomllib.loads(to_torchtitan(job.replace(recipe=recipe, steps=steps)).files["train.toml"])["lr_scheduler"]
     for step in range(1, steps + 1):
         risen = step <= warmup or schedule == "constant"
         expected = recipe.rate_at((step if risen else max(step - 1, warmup)) * size, end * size)
@@ -307,7 +307,7 @@ def test_blooms_own_job_loses_what_makes_it_bloom() -> None:
     ],
 )
 def test_each_thing_it_has_no_word_for_is_said(changes: dict[str, Any], fields: set[str]) -> None:
-    _, told = exported(llama(presets.model("llama3-8b")).but(**changes))
+    _, told = exported(llama(presets.model("llama3-8b")).replace(**changes))
     assert told - {"trainer", "data.source", "recipe.undecayed"} == fields
 
 
@@ -329,6 +329,6 @@ def test_a_file_that_says_nothing_a_job_can_be_gets_a_sentence(text: str, said: 
 
 
 def test_a_shape_that_torchtitan_cannot_have_gets_a_sentence() -> None:
-    odd = presets.model("gpt-1b3").but(hidden=33, heads=11, kv_heads=11, ffn_hidden=64)
+    odd = presets.model("gpt-1b3").replace(hidden=33, heads=11, kv_heads=11, ffn_hidden=64)
     with pytest.raises(Mistake, match="rotary positions turn pairs of channels, but a head has 3"):
         to_torchtitan(llama(odd))

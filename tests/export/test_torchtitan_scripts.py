@@ -10,7 +10,7 @@ from trimaran.spec.files import load_job
 
 
 def test_the_script_starts_torchtitan_on_every_device_with_the_jobs_variables(tmp_path: Path) -> None:
-    job = load_job(BLOOM).but(environment={"NCCL_DEBUG": "it's a $HOME", "not a name": "1"})
+    job = load_job(BLOOM).replace(environment={"NCCL_DEBUG": "it's a $HOME", "not a name": "1"})
     site = {"MASTER_ADDR": "first", "TOKENIZER": "tok", "PYTHONPATH": ""}
     words, environment = passed_by(to_torchtitan(job).files["run.sh"], tmp_path, "--training.steps", "3", **site)
     given = dict(zip(words[::2], words[1::2], strict=True))
@@ -33,8 +33,8 @@ def test_the_script_starts_torchtitan_on_every_device_with_the_jobs_variables(tm
 
 def test_the_script_shows_the_rank_that_knows_the_loss(tmp_path: Path) -> None:
     """Two stages of two replicas on one node: the second stage begins with rank 2."""
-    job = llama(presets.model("llama3-8b")).but(
-        cluster=presets.cluster("dgx-h100").but(nodes=1, devices_per_node=4), layout={"dp": 2, "pp": 2, "zero": 2}
+    job = llama(presets.model("llama3-8b")).replace(
+        cluster=presets.cluster("dgx-h100").replace(nodes=1, devices_per_node=4), layout={"dp": 2, "pp": 2, "zero": 2}
     )
     words, _ = passed_by(to_torchtitan(job).files["run.sh"], tmp_path, DATASET_PATH="c4 here")
     assert words[words.index("--local-ranks-filter") + 1] == "2"
@@ -42,7 +42,7 @@ def test_the_script_shows_the_rank_that_knows_the_loss(tmp_path: Path) -> None:
 
 
 def test_every_script_is_good_shell_whatever_the_job_is_called() -> None:
-    files = to_torchtitan(load_job(BLOOM).but(name='a "job"\n$(echo no)')).files
+    files = to_torchtitan(load_job(BLOOM).replace(name='a "job"\n$(echo no)')).files
     scripts = [text for name, text in files.items() if name.endswith((".sh", ".slurm"))]
     assert len(scripts) == 2
     for text in scripts:

@@ -12,9 +12,9 @@ from trimaran.cost.predict import predict
 from trimaran.lab.choose import candidates
 from trimaran.lab.stable import is_stable
 from trimaran.spec import Mistake, Sweep
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job, load_sweep
 from trimaran.spec.presets import SWEEPS, names
+from trimaran.spec.settings import apply_settings
 
 TINY = load_job("tiny")
 sizes = st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True)
@@ -22,7 +22,7 @@ sizes = st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True)
 
 def possible(settings: dict[str, Any]) -> bool:
     try:
-        changed(TINY, [f"{field}={value}" for field, value in settings.items()])
+        apply_settings(TINY, [f"{field}={value}" for field, value in settings.items()])
     except Mistake:
         return False
     return True

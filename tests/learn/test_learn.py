@@ -17,7 +17,7 @@ from trimaran.ledger.published import published
 from trimaran.spec import Cluster, Mistake, TrainerProfile, Trial, presets
 
 CLUSTER = presets.cluster("jean-zay-a100-80gb")
-NEW = CLUSTER.but(constants={}, spreads={}, residual=None)  # the same machine, nothing known of it
+NEW = CLUSTER.replace(constants={}, spreads={}, residual=None)  # the same machine, nothing known of it
 
 
 def trainer(trial: Trial) -> TrainerProfile:
@@ -59,7 +59,9 @@ def synthetic(truth: Constants) -> list[Trial]:
 
 
 def test_the_fit_recovers_a_cluster_from_its_times() -> None:
-    truth = constants_of(NEW).but(inside_share=0.4, reduction_share=0.5, gemm_half_tokens=400.0, odd_head_slowdown=9.0)
+    truth = constants_of(NEW).replace(
+        inside_share=0.4, reduction_share=0.5, gemm_half_tokens=400.0, odd_head_slowdown=9.0
+    )
     rows = synthetic(truth)
     found = fit(by_trainer(rows, NEW, trainer), NEW)
     assert errors(rows, NEW, found.constants).mean() < 0.01
@@ -68,7 +70,7 @@ def test_the_fit_recovers_a_cluster_from_its_times() -> None:
 
 
 def test_one_wrong_row_does_not_bend_the_physics() -> None:
-    rows = synthetic(constants_of(NEW).but(inside_share=0.5))
+    rows = synthetic(constants_of(NEW).replace(inside_share=0.5))
     wrong = rows[3].model_copy(update={"outcome": rows[3].outcome.model_copy(update={"seconds": 1000.0})})
     spoiled = [*rows[:3], wrong, *rows[4:]]
     honest = [row for i, row in enumerate(rows) if i != 3]

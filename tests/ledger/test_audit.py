@@ -112,7 +112,7 @@ SETUP = Setup(
 def honest(seconds: float, formula: str = "bigscience-exact", **changes: Any) -> Trial:
     """A trial whose TFLOPs follow from its seconds."""
     setup = SETUP.model_copy(update=changes)
-    model = setup.shape()
+    model = setup.to_model()
     assert model is not None
     step = Step(model, setup.gbs, setup.tp or 1, "full")
     tflops = round(tflops_per_device(FORMULAS[formula](step), seconds, setup.devices), 2)

@@ -36,7 +36,7 @@ def trial(name: str, *, kind: Any = "csv", status: Any = "ok", **known: Any) -> 
 def whole_job() -> Job:
     return Job(
         model=presets.model("gpt-1b3"),
-        cluster=presets.cluster("jean-zay-v100-32gb").but(nodes=1),
+        cluster=presets.cluster("jean-zay-v100-32gb").replace(nodes=1),
         trainer=presets.trainer("megatron-deepspeed-2022"),
         layout=Layout(dp=4),
         batch=Batch(size=64),
@@ -136,7 +136,7 @@ def test_the_columns_named_in_python_are_those_of_the_table(path: Path, ledger: 
 
 
 def test_adding_says_who_recorded_it_when_and_with_what(ledger: Ledger) -> None:
-    ledger.add([trial("a"), trial("b").but(host="elsewhere", recorded_at="2021-01-01")])
+    ledger.add([trial("a"), trial("b").replace(host="elsewhere", recorded_at="2021-01-01")])
     a, b = ledger.get("a"), ledger.get("b")
     assert a is not None
     assert b is not None

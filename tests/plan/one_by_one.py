@@ -12,14 +12,14 @@ from trimaran.spec.rules import problems
 
 def small_question() -> Question:
     """A cluster of 2-device nodes and a trainer with one schedule, so that all layouts can be tried."""
-    cluster = presets.cluster("jean-zay-v100-32gb").but(devices_per_node=2, nodes=2)
+    cluster = presets.cluster("jean-zay-v100-32gb").replace(devices_per_node=2, nodes=2)
     trainer = presets.trainer("megatron-deepspeed-2022")
     return Question(presets.model("gpt-1b3"), cluster, trainer, Batch(size=16), "fp16")
 
 
 def jobs(asked: Question, nodes: int) -> Iterator[Job]:
     """Every Job of exactly so many nodes that the rules allow and that fits."""
-    cluster = asked.cluster.but(nodes=nodes)
+    cluster = asked.cluster.replace(nodes=nodes)
     cuts = [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 3, 4) if cluster.devices % (tp * pp) == 0]
     rest = itertools.product((1, 2, 4, 8, 16, 32), (0, 1, 2, 3), ("none", "full"), (False, True), ("even", "weighted"))
     for (tp, pp), (mbs, zero, recompute, sequence, split) in itertools.product(cuts, list(rest)):

@@ -19,7 +19,7 @@ TRAINERS = ("trimaran", "megatron-deepspeed-2022", "megatron-lm", "torchtitan")
 
 def small(trainer: str, batch: Batch, nodes: int = 2, **shape: Any) -> Question:
     model = Model.of({"layers": 4, "hidden": 96, "heads": 6, "kv_heads": 6, "seq_len": 128, **shape})
-    cluster = presets.cluster("jean-zay-a100-80gb").but(nodes=nodes, devices_per_node=4)
+    cluster = presets.cluster("jean-zay-a100-80gb").replace(nodes=nodes, devices_per_node=4)
     return Question(model, cluster, presets.trainer(trainer), batch, "bf16")
 
 
@@ -42,7 +42,7 @@ def brute_force(question: Question) -> set[Layout]:
     """Every combination of fields, each put to the rules as a Job of its own."""
     found = set()
     for nodes in range(1, question.cluster.nodes + 1):
-        cluster = question.cluster.but(nodes=nodes)
+        cluster = question.cluster.replace(nodes=nodes)
         devices = cluster.devices
         for dp, tp in product(range(1, devices + 1), repeat=2):
             if devices % (dp * tp):
@@ -100,8 +100,8 @@ def test_candidates_are_exactly_what_a_loop_over_jobs_finds(trainer: str) -> Non
 
 def test_candidates_in_fp8_are_exactly_what_a_loop_over_jobs_finds() -> None:
     """Of 48 channels tp 3 leaves 16 and tp 2 leaves 24, which is no multiple of 16; nor is one row of 24 tokens."""
-    h200 = presets.cluster("hgx-h200").but(nodes=2, devices_per_node=6)
-    question = small("trimaran", Batch(size=4), hidden=48, seq_len=24, layers=2).but(cluster=h200, precision="fp8")
+    h200 = presets.cluster("hgx-h200").replace(nodes=2, devices_per_node=6)
+    question = small("trimaran", Batch(size=4), hidden=48, seq_len=24, layers=2).replace(cluster=h200, precision="fp8")
     candidates = listed(question)
     assert set(candidates) == brute_force(question)
     assert {layout.tp for layout in candidates} == {1, 3}
@@ -149,7 +149,7 @@ def test_every_candidate_is_a_job(
 @given(fix=st.sampled_from(["tp=2", "pp=1,2", "dp=2", "mbs=2", "zero=1", "recompute=full", "sp=true", "nodes=2"]))
 def test_fixing_a_field_leaves_only_such_layouts_and_all_of_them(fix: str) -> None:
     free = small("trimaran", Batch(size=8))
-    fixed = listed(free.but(fixed=fixed_of([fix])))
+    fixed = listed(free.replace(fixed=fixed_of([fix])))
     name, _, values = fix.partition("=")
     field = {"mbs": "micro_batch", "sp": "sequence_parallel"}.get(name, name)
 

@@ -13,8 +13,8 @@ from trimaran.plan.compare import Compared, compared
 from trimaran.plan.question import Question, batch_of, with_nodes
 from trimaran.plan.ranking import rank_of, search
 from trimaran.spec import Job, Layout, Model, presets
-from trimaran.spec.changes import changed
 from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"
 SMALL = Question(
@@ -72,7 +72,7 @@ def test_the_difference_is_the_part_that_grew_most() -> None:
 
 
 def test_a_layout_that_does_not_fit_is_compared_all_the_same() -> None:
-    job = changed(load_job(BLOOM), ["layout.recompute=none", "layout.micro_batch=2"])
+    job = apply_settings(load_job(BLOOM), ["layout.recompute=none", "layout.micro_batch=2"])
     found = of(job)
     assert not found.fits
     assert float(found.pair.found.memory_gib[1]) > job.cluster.device.memory_gib

@@ -168,7 +168,7 @@ def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
 
 def test_a_number_of_nodes_that_cannot_run_says_why() -> None:
     asked = small_question()
-    bloom = asked.but(model=presets.model("bloom-176b"))
+    bloom = asked.replace(model=presets.model("bloom-176b"))
     found, without = curve(bloom, [1], 10**9, None, Prices())
     assert not found
     assert "GiB" in without[1]

@@ -89,14 +89,14 @@ def test_each_objective_is_best_in_what_it_asks_for() -> None:
 
 
 def test_nothing_that_is_listed_needs_more_memory_than_a_device_has() -> None:
-    found = search(planned_181b().but(fixed={}))
+    found = search(planned_181b().replace(fixed={}))
     assert (found.memory_gib <= A100.device.memory_gib).all()
     assert found.counts.memory > 0
     assert found.counts.considered == found.counts.refused + found.counts.memory + found.counts.feasible
 
 
 def test_the_parts_of_a_step_sum_to_the_step() -> None:
-    question = planned_181b().but(fixed={}, trainer=presets.trainer("trimaran"), precision="bf16")
+    question = planned_181b().replace(fixed={}, trainer=presets.trainer("trimaran"), precision="bf16")
     found = search(question)
     parts = parts_of(found.rows, question.cluster, question.trainer)
     total = sum(np.broadcast_to(getattr(parts, name), found.seconds.shape) for name in PARTS)
@@ -122,7 +122,7 @@ def test_why_compares_with_another_tensor_width_pipeline_and_micro_batch() -> No
             "excludes the last",
             "The nearest that works: --fix",
         ),
-        (planned_181b().but(cluster=with_nodes(A100, 1), fixed={}), "the smallest needs", "--nodes "),
+        (planned_181b().replace(cluster=with_nodes(A100, 1), fixed={}), "the smallest needs", "--nodes "),
     ],
 )
 def test_an_impossible_question_is_answered_with_the_cause_and_the_nearest_that_works(
@@ -135,12 +135,12 @@ def test_an_impossible_question_is_answered_with_the_cause_and_the_nearest_that_
 
 
 def test_the_relaxation_that_is_proposed_works() -> None:
-    question = planned_181b().but(cluster=with_nodes(A100, 1), fixed={})
+    question = planned_181b().replace(cluster=with_nodes(A100, 1), fixed={})
     nodes = int(str(impossible(question)).split("--nodes ")[1].rstrip("."))
-    assert not len(search(question.but(cluster=with_nodes(A100, nodes - 1))))
-    assert len(search(question.but(cluster=with_nodes(A100, nodes))))
+    assert not len(search(question.replace(cluster=with_nodes(A100, nodes - 1))))
+    assert len(search(question.replace(cluster=with_nodes(A100, nodes))))
 
 
 def test_a_precision_the_device_lacks_is_said_before_any_search() -> None:
     with pytest.raises(Mistake, match="has no fp8, only"):
-        search(small(1).but(precision="fp8"))
+        search(small(1).replace(precision="fp8"))

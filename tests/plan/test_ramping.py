@@ -97,7 +97,7 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
     switch_hours = 0.02
     tried: list[dict[tuple[int, Layout], float]] = []
     for phase in run:
-        able = [job for nodes in (1, 2) for job in jobs(asked.but(batch=Batch(size=phase.batch)), nodes)]
+        able = [job for nodes in (1, 2) for job in jobs(asked.replace(batch=Batch(size=phase.batch)), nodes)]
         hours = phase.iterations / 3600 * predict(of_jobs(able), asked.cluster, asked.trainer).seconds
         tried.append({(job.cluster.nodes, job.layout): float(h) for job, h in zip(able, hours, strict=True)})
     number = {c: i for i, c in enumerate({c for hours in tried for c in hours})}
@@ -112,7 +112,9 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
     assert found.hours == pytest.approx(every, rel=1e-6)
 
     common = set(tried[0]) & set(tried[1]) & set(tried[2])
-    unchanged = single(asked.but(batch=Batch(size=16, ramp=Ramp(start=4, increment=4, samples=1))), run, switch_hours)
+    unchanged = single(
+        asked.replace(batch=Batch(size=16, ramp=Ramp(start=4, increment=4, samples=1))), run, switch_hours
+    )
     assert unchanged is not None
     assert len(unchanged.stretches) == 1
     assert unchanged.hours == pytest.approx(min(sum(hours[c] for hours in tried) for c in common), rel=1e-6)
@@ -120,14 +122,14 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
 
 def test_a_batch_that_nothing_divides_is_said() -> None:
     asked = small_question()
-    eight = asked.but(fixed={"dp": frozenset([8])})
+    eight = asked.replace(fixed={"dp": frozenset([8])})
     with pytest.raises(NoLayout, match="batch 4"):
         choices_for(eight, [Phase(4, 0, 1)], 0.1)
     assert single(eight, [Phase(4, 0, 1)], 0.1) is None
 
 
 def test_the_practical_search_keeps_what_the_user_fixed() -> None:
-    asked = small_question().but(fixed={"tp": frozenset([16])})
+    asked = small_question().replace(fixed={"tp": frozenset([16])})
     assert practical(asked).fixed["tp"] == {16}
     assert 64 not in practical(asked).fixed["mbs"]  # 64 x 2048 tokens
 

@@ -65,7 +65,7 @@ def test_the_fewest_nodes_for_175b_hold_its_states_and_one_node_less_does_not(cl
     # Weights, gradients and Adam's states are at least 16 bytes a parameter, whatever the layout.
     assert used.devices * used.device.memory_gib * 2**30 >= 16 * total_parameters(fit.question.model)
     assert (fit.found.rows.devices == used.devices).all()
-    fewer = fit.question.but(cluster=with_nodes(used, used.nodes - 1))
+    fewer = fit.question.replace(cluster=with_nodes(used, used.nodes - 1))
     assert not len(search(fewer))
 
 
@@ -79,7 +79,7 @@ def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> 
     for nodes in (1, 2, 4):
         fit, too_large = largest_model(asked(cluster=with_nodes(A100, nodes)))
         assert fit.found.memory_gib[0] <= A100.device.memory_gib
-        assert not len(search(fit.question.but(model=too_large)))
+        assert not len(search(fit.question.replace(model=too_large)))
         sizes.append(total_parameters(fit.question.model))
     assert sizes == sorted(sizes)
     # 16 bytes a parameter and 8 x 80 GiB: no more than 43B on one node.
@@ -88,7 +88,7 @@ def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> 
 
 def test_on_one_device_the_largest_model_is_found_to_a_layer() -> None:
     """An Adam in one pass keeps 16 bytes a parameter: the two and the gradient's two of bf16, and twelve of fp32."""
-    one = presets.cluster("hgx-h200").but(nodes=1, devices_per_node=1)
+    one = presets.cluster("hgx-h200").replace(nodes=1, devices_per_node=1)
     fit, too_large = largest_model(asked(cluster=one, optimizer="fused-adam", batch=batch_of(1)))
     assert too_large.layers == fit.question.model.layers + 1
     room = (one.device.memory_gib - one.context_gib) * 2**30 / 16

@@ -78,7 +78,7 @@ def test_groups_of_several_sizes_give_one_link() -> None:
 
 def planted(cluster: Cluster, **changes: float) -> Measured:
     """What a probe of an H200 would see if the cost model with these constants were the truth."""
-    k, peak = constants_of(cluster).but(**changes), cluster.device.peak_tflops["bf16"] * 1e12
+    k, peak = constants_of(cluster).replace(**changes), cluster.device.peak_tflops["bf16"] * 1e12
     shapes = [*model_shapes(presets.model("gpt-1b3"), "bf16", False), *sweep_shapes(True, "bf16", False)]
     products = [
         Product(
@@ -124,7 +124,7 @@ def planted(cluster: Cluster, **changes: float) -> Measured:
 
 
 def test_constants_that_were_planted_are_found() -> None:
-    cluster = presets.cluster("hgx-h200").but(probed={}, constants={}, spreads={})
+    cluster = presets.cluster("hgx-h200").replace(probed={}, constants={}, spreads={})
     truth = {
         "gemm_efficiency": 0.7,
         "gemm_half_tokens": 120.0,
@@ -139,7 +139,7 @@ def test_constants_that_were_planted_are_found() -> None:
     for name, value in truth.items():
         # Large products feel small sides little, so the priors keep a word there; the times must be right.
         assert found[name] == pytest.approx(value, rel=0.25 if "half" in name else 0.05), name
-    k, peak = constants_of(cluster).but(**found), cluster.device.peak_tflops["bf16"] * 1e12
+    k, peak = constants_of(cluster).replace(**found), cluster.device.peak_tflops["bf16"] * 1e12
     for p in measured.products:
         assert gemm_seconds(cluster.device, peak, k, p.rows, p.columns, p.inner) == pytest.approx(p.seconds, rel=0.03)
     assert "inside_share" not in found  # one rank has nobody to talk to
@@ -154,9 +154,9 @@ def test_a_gpu_that_slows_down_without_a_pause_has_a_power_limit() -> None:
     measured = planted(cluster, gemm_efficiency=0.8)
     best = measured.best_tflops("bf16")
     assert best is not None
-    assert probed_constants(measured.but(sustained_tflops=600.0), cluster)[0]["sustained_efficiency"] == 0.6067
+    assert probed_constants(measured.replace(sustained_tflops=600.0), cluster)[0]["sustained_efficiency"] == 0.6067
     for fast in (0.97 * best, None):
-        assert "sustained_efficiency" not in probed_constants(measured.but(sustained_tflops=fast), cluster)[0]
+        assert "sustained_efficiency" not in probed_constants(measured.replace(sustained_tflops=fast), cluster)[0]
 
 
 def test_the_network_of_two_nodes_is_what_all_their_devices_get_together() -> None:
@@ -169,7 +169,7 @@ def test_the_network_of_two_nodes_is_what_all_their_devices_get_together() -> No
         return {**seen, "bytes": 16 * MIB, "seconds": seconds}
 
     seen = [between("all-reduce", 4, 1, 20), between("all-reduce", 2, 2, 8), between("send", 2, 2, 5)]
-    cluster = probed_cluster(planted(presets.cluster("hgx-h200")).but(ranks=4, nodes=2, collectives=seen))
+    cluster = probed_cluster(planted(presets.cluster("hgx-h200")).replace(ranks=4, nodes=2, collectives=seen))
     assert (cluster.nodes, cluster.devices_per_node, cluster.devices) == (2, 2, 4)
     assert cluster.between.gb_per_s == pytest.approx(20, rel=1e-3)
     assert (cluster.context_gib, cluster.communicator_gib) == (1.2, None)  # four ranks that talked: the first has all
@@ -185,7 +185,7 @@ def test_a_known_gpu_keeps_the_peak_of_its_data_sheet() -> None:
 
 
 def test_an_unknown_gpu_gets_what_was_seen() -> None:
-    measured = planted(presets.cluster("hgx-h200")).but(device_name="ACME Turbo 9", device_memory_gib=24.0)
+    measured = planted(presets.cluster("hgx-h200")).replace(device_name="ACME Turbo 9", device_memory_gib=24.0)
     cluster = probed_cluster(measured)
     device = cluster.device
     assert (device.name, device.memory_gib, device.memory_gb_per_s) == ("acme-turbo-9", 24.0, 4300)

@@ -19,7 +19,7 @@ def _rank(rank: int, folder: str, results: Any) -> None:
     watch = Stopwatch(world, round_seconds=0.002, most_rounds=3)
     seen = [collective(watch, team, kind, 4096) for team in teams(world) for kind in team.kinds]
     if rank == 0:
-        results.put([c.plain() for c in seen])
+        results.put([c.to_dict() for c in seen])
     world.mean(0.0)
 
 

@@ -91,12 +91,12 @@ def jobs(draw: st.DrawFn) -> Job:
     size = unit * micro_batches
     steps = draw(st.integers(0, 3))
     ramp = Ramp(start=size, increment=unit, samples=draw(st.integers(1, 10**9))) if steps else None
-    model = draw(models(tp)).but(layers=pp * draw(st.integers(1, 4)))
+    model = draw(models(tp)).replace(layers=pp * draw(st.integers(1, 4)))
     cluster = presets.cluster(draw(st.sampled_from(["jean-zay-a100-80gb", "hgx-h200", "fugaku"])))
     return Job(
         name=draw(names),
         model=model,
-        cluster=cluster.but(nodes=dp * pp, devices_per_node=tp),
+        cluster=cluster.replace(nodes=dp * pp, devices_per_node=tp),
         trainer=presets.trainer("trimaran"),
         layout=Layout(dp=dp, tp=tp, pp=pp, micro_batch=micro_batch, zero=draw(st.sampled_from([0, 1, 2, 3]))),
         batch=Batch(size=size + steps * unit, ramp=ramp),

@@ -9,7 +9,7 @@ import pytest
 from trimaran.ledger.published import published
 from trimaran.spec import Batch, Cluster, Job, Layout, Link, Mistake, Model, TrainerProfile, presets
 from trimaran.spec import here as here_module
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 CLUSTERS = [name for name in presets.names("clusters") if name != presets.HERE]
 ALL = [(kind, name) for kind in presets.KINDS for name in presets.names(kind) if name != presets.HERE]
@@ -30,7 +30,7 @@ def unsourced(noun: Any) -> list[str]:
         return [] if " " in noun.source.strip() else ["source"]
     found = []
     for name, value in noun:
-        if isinstance(value, Noun):
+        if isinstance(value, Spec):
             found += [f"{name}.{inner}" for inner in unsourced(value)]
         elif name in ("name", "sources"):
             continue
@@ -44,7 +44,7 @@ def unsourced(noun: Any) -> list[str]:
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_a_preset_has_its_files_name_and_survives_yaml_and_json(kind: str, name: str) -> None:
     preset = presets.preset(kind, name)
-    assert preset.plain()["name"] == name
+    assert preset.to_dict()["name"] == name
     assert type(preset).from_yaml(preset.to_yaml()) == preset
     assert type(preset).from_json(preset.to_json()) == preset
 
@@ -58,7 +58,7 @@ def test_every_constant_of_a_cluster_or_trainer_has_a_source(kind: str, name: st
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_constant_that_loses_its_source_is_noticed(name: str) -> None:
-    cluster = presets.cluster(name).plain()
+    cluster = presets.cluster(name).to_dict()
     for part, fields in ((cluster, ("nodes", "context_gib", "slack")), (cluster["device"], ("units", "power_watts"))):
         for field in fields:
             sentence = part["sources"].pop(field)
@@ -131,7 +131,7 @@ def test_bloom_has_every_parameter_of_the_released_model() -> None:
 
 def test_the_mistaken_104b_is_a_57b() -> None:
     meant, measured = presets.model("gpt-104b-wide"), presets.model("gpt-104b-wide-ffn20480")
-    assert measured == meant.but(name=measured.name, ffn_hidden=20480, source=measured.source)
+    assert measured == meant.replace(name=measured.name, ffn_hidden=20480, source=measured.source)
     lost = meant.layers * (meant.ffn_hidden - measured.ffn_hidden) * (2 * meant.hidden + 1)
     assert round((gpt_size(meant) - lost) / 1e9, 1) == 56.7
 
@@ -178,11 +178,11 @@ def bloom_on(trainer: str) -> Job:
     """The layout with which BLOOM was trained."""
     return Job.of(
         {
-            "model": presets.model("bloom-176b").plain(),
-            "cluster": presets.cluster("jean-zay-a100-80gb").plain(),
-            "trainer": presets.trainer(trainer).plain(),
-            "layout": Layout(dp=8, tp=4, pp=12, micro_batch=2, zero=1, recompute="full", split="weighted").plain(),
-            "batch": Batch(size=2048).plain(),
+            "model": presets.model("bloom-176b").to_dict(),
+            "cluster": presets.cluster("jean-zay-a100-80gb").to_dict(),
+            "trainer": presets.trainer(trainer).to_dict(),
+            "layout": Layout(dp=8, tp=4, pp=12, micro_batch=2, zero=1, recompute="full", split="weighted").to_dict(),
+            "batch": Batch(size=2048).to_dict(),
         }
     )
 
@@ -285,5 +285,5 @@ def test_a_machine_of_different_gpus_is_refused(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_gpu_is_told_from_a_cpu_however_many_cores_that_has() -> None:
     assert [name for name in CLUSTERS if not presets.cluster(name).device.is_gpu] == ["fugaku"]
-    cpu = presets.cluster("here").device.but(name="cpu-96-cores", units=96)
+    cpu = presets.cluster("here").device.replace(name="cpu-96-cores", units=96)
     assert not cpu.is_gpu

@@ -65,11 +65,11 @@ def test_a_prefix_for_every_document_works_with_documents_apart() -> None:
 @given(jobs())
 def test_a_job_written_when_data_was_a_string_is_still_read(job: Job) -> None:
     """As 0.1's ledgers and files have it: the source as a string, and none of the fields that came later."""
-    old = job.plain()
+    old = job.to_dict()
     source = "tokens/wiki"
     old["data"] = source
     del old["recipe"], old["model"]["rotary_base"]
-    meant = job.but(data={"source": source}, recipe={}, model={**job.model.model_dump(), "rotary_base": 10000})
+    meant = job.replace(data={"source": source}, recipe={}, model={**job.model.model_dump(), "rotary_base": 10000})
     assert Job.of(old) == meant
     assert Job.from_json(json.dumps(old), trusted=True) == meant
 
@@ -101,7 +101,7 @@ def test_the_learning_rate_falls_over_the_whole_job_unless_stated() -> None:
 def test_a_jobs_samples_count_its_ramp_up() -> None:
     """Batches of 4, 4, 6, 6, 6, 8 and on: Megatron's rule, added up by a plain loop."""
     job = load_job("tiny")
-    ramped = job.but(batch={"size": 8, "ramp": {"start": 4, "increment": 2, "samples": 20}}, steps=9, layout={})
+    ramped = job.replace(batch={"size": 8, "ramp": {"start": 4, "increment": 2, "samples": 20}}, steps=9, layout={})
     consumed = 0
     for _ in range(9):
         consumed += ramped.batch.size_after(consumed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.spec.nouns import jobs
 from trimaran.spec import Batch, Job, Layout, Mistake, Model, Ramp, presets
 from trimaran.spec.layout import stage_layers, weighted_layers
-from trimaran.spec.nearest import nearest_moves
+from trimaran.spec.nearest import nearest_changes
 from trimaran.spec.rules import problems
 
 BLOOM = {
@@ -30,7 +30,7 @@ def job(**changes: object) -> Job:
     return Job.of({**parts, **{k: v for k, v in changes.items() if k not in BLOOM}}, "The job")
 
 
-FP8 = {"cluster": dict(presets.cluster("hgx-h200").but(nodes=48)), "trainer": dict(presets.trainer("trimaran"))}
+FP8 = {"cluster": dict(presets.cluster("hgx-h200").replace(nodes=48)), "trainer": dict(presets.trainer("trimaran"))}
 TRIMARAN = {"trainer": presets.trainer("trimaran").model_dump()}
 CASES: list[tuple[str, dict[str, object], list[str], str]] = [
     ("devices", {"layout": {"dp": 4}}, ["dp 4 x tp 4 x pp 12 = 192", "384"], "layout.dp = 8"),
@@ -130,7 +130,7 @@ def test_weighted_stages_hold_every_layer_and_differ_by_at_most_one_unit(layers:
 def test_the_nearest_job_works(possible: Job, field: str, value: int) -> None:
     broken = possible.model_copy(update={"layout": possible.layout.model_copy(update={field: value})})
     assume(problems(broken))
-    moves = nearest_moves(broken)
+    moves = nearest_changes(broken)
     assert moves, f"nothing near works for {broken.layout} on {broken.cluster.devices}"
     for move in moves:
         broken = move.apply(broken)

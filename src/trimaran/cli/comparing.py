@@ -64,7 +64,7 @@ def record_of(asked: "Question", yours: "Compared") -> dict[str, Any]:
 
     return {
         **record(asked, yours.pair, 1),
-        **yours.job.layout.plain(),
+        **yours.job.layout.to_dict(),
         "rank": yours.rank,
         "feasible": yours.feasible,
         "fits": yours.fits,

@@ -101,7 +101,7 @@ def _record(one: "Estimate") -> dict[str, Any]:
     return {
         "nodes": one.nodes,
         "devices": one.devices,
-        "layout": one.step.layout.plain(),
+        "layout": one.step.layout.to_dict(),
         "seconds_per_iteration": one.step.seconds,
         "seconds_low": one.step.low,
         "seconds_high": one.step.high,

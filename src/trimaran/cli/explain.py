@@ -33,10 +33,10 @@ def explain(
     import sys
 
     from trimaran.plan.explained import explained
-    from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
+    from trimaran.spec.settings import apply_settings
 
-    read = changed(load_job(job), settings or [])
+    read = apply_settings(load_job(job), settings or [])
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
     made = explained(read)

@@ -32,10 +32,10 @@ def export(
     """
     from trimaran.export.slurm import plain_name
     from trimaran.export.targets import TARGETS
-    from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
+    from trimaran.spec.settings import apply_settings
 
-    asked = changed(load_job(job), settings or [])
+    asked = apply_settings(load_job(job), settings or [])
     exported = TARGETS[to](asked)
     if json:
         from dataclasses import asdict

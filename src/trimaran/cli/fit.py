@@ -50,7 +50,7 @@ def fit(
         found = fewest_nodes(asked, nodes or MOST_NODES)
         _show(found, None, json)
         return
-    like = asked.but(model=asked.model.but(vocab=vocab, seq_len=seq))
+    like = asked.replace(model=asked.model.replace(vocab=vocab, seq_len=seq))
     found, too_large = largest_model(like, aspect)
     _show(found, too_large, json)
 

@@ -124,7 +124,7 @@ def _job(path: Path, found: "Found", on: str, model: str, settings: list[str], o
     if output is not None:
         save(job, output)
     if json:
-        print_json({"job": job.plain(), "unread": list(found.unread)})
+        print_json({"job": job.to_dict(), "unread": list(found.unread)})
     elif output is None:
         print(job.to_yaml(), end="")
     else:

@@ -39,10 +39,10 @@ def memory(
     """
     from trimaran.cli.need import need_our_trainer
     from trimaran.spec import Mistake
-    from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
+    from trimaran.spec.settings import apply_settings
 
-    read = changed(load_job(job), settings or [])
+    read = apply_settings(load_job(job), settings or [])
     need_our_trainer(read)
     if not 0 <= rank < read.layout.devices:
         raise Mistake(
@@ -67,7 +67,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.plan.explained import number
 
     found = _watched(rank_memory, job, rank)
-    predicted = _predicted(job.but(trainer=job.trainer.but(compiles=False).plain()), rank)
+    predicted = _predicted(job.replace(trainer=job.trainer.replace(compiles=False).to_dict()), rank)
     compiled = sum(_predicted(job, rank).values())
     exact = {name: sum(found.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
     context = number(engine_context_bytes(of_jobs([job]), job.cluster))

@@ -149,7 +149,7 @@ def record(asked: "Question", chosen: "Choices", i: int) -> dict[str, Any]:
         "rank": i + 1,
         "nodes": layout.devices // asked.cluster.devices_per_node,
         "devices": layout.devices,
-        **layout.plain(),
+        **layout.to_dict(),
         "gbs": asked.batch.size,
         "micro_batches": asked.batch.size // (layout.dp * layout.micro_batch),
         "seconds": seconds,

@@ -116,7 +116,7 @@ def _predicted(
             return chosen
         if attention not in ("naive", "fused-softmax", "flash"):
             raise Mistake(f"The column attention says {attention!r}; it may be naive, fused-softmax or flash.")
-        return chosen.but(attention=attention, name=f"{chosen.name} with {attention} attention")
+        return chosen.replace(attention=attention, name=f"{chosen.name} with {attention} attention")
 
     return predict_trials(trials, at, by)
 

@@ -72,13 +72,13 @@ def presets(
 def _show(name: str, json: bool) -> None:
     from trimaran.spec import Mistake
     from trimaran.spec import presets as known
-    from trimaran.spec.mistake import nearest_name
+    from trimaran.spec.mistake import did_you_mean
 
     kinds = (*known.KINDS, known.JOBS, known.SWEEPS)
     kind = next((kind for kind in kinds if name in known.names(kind)), None)
     if kind is None:
         every = [n for kind in kinds for n in known.names(kind)]
-        raise Mistake(f"There is no preset {name!r}.{nearest_name(name, every)} `trimaran presets` lists all.")
+        raise Mistake(f"There is no preset {name!r}.{did_you_mean(name, every)} `trimaran presets` lists all.")
     if kind not in known.KINDS:
         _show_file(kind, name, json)
         return

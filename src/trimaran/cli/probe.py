@@ -158,7 +158,7 @@ def _show(measured: "Measured", cluster: "Cluster", output: Path | None, json: b
     from trimaran.cli.show import print_json
 
     if json:
-        print_json({"measured": measured.plain(), "cluster": cluster.plain()})
+        print_json({"measured": measured.to_dict(), "cluster": cluster.to_dict()})
         return
     print_measured(measured, cluster)
     if output is not None:

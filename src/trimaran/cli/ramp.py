@@ -87,7 +87,7 @@ def _plan(
     best = soonest(run, choices, switch_hours)
 
     def fixed(values: "dict[str, frozenset[int]]", base: "Question" = searched) -> "Question":
-        return base.but(fixed={**base.fixed, **values})
+        return base.replace(fixed={**base.fixed, **values})
 
     def compared(name: str, schedule: "Schedule | None", passed_over: Sequence[str] = ()) -> dict[str, Any]:
         loss = None if schedule is None else schedule.hours / best.hours - 1
@@ -119,7 +119,7 @@ def _plan(
         return single(fixed(stage.fixed(), asked), part, switch_hours)
 
     def why_not(stage: "Stage", batch: int) -> str:
-        return str(best_step(fixed(stage.fixed(), asked).but(batch=Batch(size=batch)), stage.nodes))
+        return str(best_step(fixed(stage.fixed(), asked).replace(batch=Batch(size=batch)), stage.nodes))
 
     most = asked.cluster.nodes
     everywhere = single(fixed({"nodes": frozenset([most])}), run, switch_hours)
@@ -161,7 +161,7 @@ def _stretches(schedule: "Schedule") -> list[dict[str, Any]]:
             "bubble_first": s.choices[0].bubble,
             "bubble_last": s.choices[-1].bubble,
             "micro_batch": s.configuration.layout.micro_batch,
-            "layout": s.configuration.layout.plain(),
+            "layout": s.configuration.layout.to_dict(),
         }
         for start, s in schedule.starts()
     ]
@@ -176,7 +176,7 @@ def _print_json(asked: "Question", tokens: int, best: "Schedule", compared: list
             "cluster": asked.cluster.name,
             "trainer": asked.trainer.name,
             "precision": asked.precision,
-            "batch": asked.batch.plain(),
+            "batch": asked.batch.to_dict(),
             "most_nodes": asked.cluster.nodes,
             "tokens": tokens,
             "switch_minutes": best.switch_hours * 60,

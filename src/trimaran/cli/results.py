@@ -119,7 +119,7 @@ def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
     if len(trials) < 2:
         raise Mistake("Comparing needs two trials: give --compare twice.")
     if json:
-        return json_text([trial.plain() for trial in trials])
+        return json_text([trial.to_dict() for trial in trials])
     fields = [name for name in Setup.model_fields if len({str(getattr(t.setup, name)) for t in trials}) > 1]
     rows = [[name, *(_known(getattr(t.setup, name)) for t in trials)] for name in fields]
     results = ("status", "seconds", "memory_gib", "tflops")

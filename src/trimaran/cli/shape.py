@@ -90,7 +90,7 @@ def _record(shaped: "Shaped", best: "Shaped") -> dict[str, Any]:
         "padded_vocab": model.vocab_rows(layout.tp),
         "parameters": shaped.parameters,
         "nodes": layout.devices // shaped.question.cluster.devices_per_node,
-        "layout": layout.plain(),
+        "layout": layout.to_dict(),
         "seconds": seconds,
         "seconds_per_billion": shaped.seconds_per_billion,
         "slower": shaped.seconds_per_billion / best.seconds_per_billion - 1,

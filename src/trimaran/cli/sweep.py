@@ -101,8 +101,8 @@ def _asked(
 ) -> tuple["Sweep", "list[Candidate]", "list[Refused]"]:
     from trimaran.lab.choose import candidates
     from trimaran.spec import Mistake, Sweep
-    from trimaran.spec.changes import changed
     from trimaran.spec.files import load_sweep
+    from trimaran.spec.settings import apply_settings
 
     if plan:
         if gbs is None:
@@ -112,7 +112,7 @@ def _asked(
         made = load_sweep(what)
     values = made.model_dump()
     if settings:
-        values["base"] = changed(made.base, settings).model_dump()
+        values["base"] = apply_settings(made.base, settings).model_dump()
     if place:
         values["place"]["kind"] = place
     made = Sweep.of(values, f"The sweep {made.name}")
@@ -132,7 +132,7 @@ def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: li
     if not len(found):
         raise impossible(asked)
     jobs = [asked.job(distinct(found).layout(i)) for i in range(min(top, len(distinct(found))))]
-    layouts = [job.layout.plain() for job in jobs]
+    layouts = [job.layout.to_dict() for job in jobs]
     varying = [name for name in layouts[0] if any(layout[name] != layouts[0][name] for layout in layouts)]
     alternatives = [
         {**{f"layout.{name}": layout[name] for name in varying}, "cluster.nodes": job.cluster.nodes}
@@ -150,7 +150,7 @@ def _show(asked: "Sweep", found: "list[Candidate]", refused: "list[Refused]", js
     from trimaran.cli.show import print_table
 
     if json:
-        trials = [{**vars(candidate), "job": candidate.job.plain()} for candidate in found]
+        trials = [{**vars(candidate), "job": candidate.job.to_dict()} for candidate in found]
         print(to_json.dumps({"name": asked.name, "trials": trials, "refused": [vars(each) for each in refused]}))
         return
     rows = [
@@ -180,7 +180,7 @@ def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
             "counts": counts,
             "best": best.id if best else None,
             "trials": [
-                {"id": a.id, "label": a.candidate.label, "predicted": a.candidate.seconds, **a.outcome.plain()}
+                {"id": a.id, "label": a.candidate.label, "predicted": a.candidate.seconds, **a.outcome.to_dict()}
                 for a in harness.done
                 if a.outcome
             ],

@@ -40,11 +40,11 @@ def train(
     from trimaran.data.source import check
     from trimaran.engine.rendezvous import is_first, meeting
     from trimaran.spec import Mistake
-    from trimaran.spec.changes import changed
     from trimaran.spec.files import load_job
+    from trimaran.spec.settings import apply_settings
 
     try:
-        asked = changed(load_job(job), [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
+        asked = apply_settings(load_job(job), [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
         need_our_trainer(asked)
         meeting(os.environ, asked.layout.devices)
         check_here(asked)

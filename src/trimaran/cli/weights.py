@@ -84,7 +84,7 @@ def import_(
         from trimaran.cli.show import print_json
 
         found = {"folder": str(out), "job": str(out / JOB), "parameters": parameters, "seconds": round(seconds, 3)}
-        print_json({**found, "model": job.model.plain()})
+        print_json({**found, "model": job.model.to_dict()})
         return
     print(f"{out}: {job.model.name}, {parameters / 1e6:,.1f} million parameters; {seconds:.1f} s.")
     if data is None:

@@ -71,7 +71,7 @@ class Constants:
     activation_share: float
     buffer_share: float
 
-    def but(self, **changes: float) -> "Constants":
+    def replace(self, **changes: float) -> "Constants":
         return replace(self, **changes)
 
 

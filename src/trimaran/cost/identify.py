@@ -49,7 +49,7 @@ def step_flops(setup: Setup, tag: str) -> float | None:
         parameters = label_parameters(setup.size_label)
         return None if parameters is None else int(tag[-1]) * 2 * parameters * setup.gbs * setup.seq_len
     formula, recompute = TAGS[tag]
-    model = setup.shape()
+    model = setup.to_model()
     if model is None or (formula in NEED_VOCAB and setup.vocab is None):
         return None
     if formula == "hardware" and setup.recompute is None:

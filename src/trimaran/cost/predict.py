@@ -62,7 +62,7 @@ def deviation(
     seconds = np.atleast_1d(step_time(c, cluster, trainer, k).seconds)
     effects = []
     for name in NAMES:
-        moved = k.but(**{name: getattr(k, name) * float(np.exp(STEP))})
+        moved = k.replace(**{name: getattr(k, name) * float(np.exp(STEP))})
         derivative = np.log(np.atleast_1d(step_time(c, cluster, trainer, moved).seconds) / seconds) / STEP
         effects.append(np.abs(derivative) * spreads[name])
     effect = np.array(effects)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trimaran.data.megatron import FLOAT_TYPES, HEADER, MAGIC, TOKEN_TYPES, VERSION, bin_path, idx_path
 from trimaran.spec import Mistake
-from trimaran.spec.mistake import nearest_name
+from trimaran.spec.mistake import did_you_mean
 
 Ints = npt.NDArray[np.int64]
 
@@ -118,7 +118,7 @@ def _document_bounds(path: Path, indices: Ints, count: int) -> Ints | None:
 
 def _missing(prefix: Path, file: Path) -> str:
     known = [path.stem for path in prefix.parent.glob("*.idx")] if prefix.parent.is_dir() else []
-    near = nearest_name(prefix.name, [name for name in known if name != prefix.name])
+    near = did_you_mean(prefix.name, [name for name in known if name != prefix.name])
     return (
         f"There is no {file}, so {prefix} is no data set: that is a pair of files, {prefix.name}.bin and"
         f" {prefix.name}.idx, which `trimaran data prepare … -o {prefix}` makes.{near}"

@@ -42,7 +42,7 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
     """Of the steady state."""
     count = enough_micro_batches(job)
     shortened = job.model_copy(
-        update={"batch": job.batch.but(size=count * job.layout.dp * job.layout.micro_batch, ramp=None)}
+        update={"batch": job.batch.replace(size=count * job.layout.dp * job.layout.micro_batch, ramp=None)}
     )
     if job.optimizer == "adam-8bit":
         make_tables()

@@ -9,7 +9,7 @@ from trimaran.export.exported import Cannot, Exported
 from trimaran.export.fitting import fitted
 from trimaran.export.found import Found
 from trimaran.spec import Batch, Job, Layout, Recipe, presets
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 TRAINER = "megatron-deepspeed-2022"
 SHARDS_ALREADY = "DeepSpeed's bf16 optimizer shards its states by itself, as ZeRO 1 does; that is used instead."
@@ -83,7 +83,7 @@ def to_deepspeed_json(job: Job) -> Exported:
 def _usual(path: str) -> Any:
     """What a Job has where nothing is said."""
     noun, _, name = path.rpartition(".")
-    kinds: dict[str, type[Noun]] = {"": Job, "layout": Layout, "batch": Batch, "recipe": Recipe}
+    kinds: dict[str, type[Spec]] = {"": Job, "layout": Layout, "batch": Batch, "recipe": Recipe}
     return kinds[noun].model_fields[name].get_default(call_default_factory=True)
 
 

@@ -5,7 +5,7 @@ from typing import Any, get_args
 from trimaran.export.exported import Cannot
 from trimaran.spec import Job, TrainerProfile, stage_layers
 from trimaran.spec.cluster import Precision
-from trimaran.spec.rules import eight_bits
+from trimaran.spec.rules import fp8_dims
 from trimaran.spec.trainer import Recompute
 
 
@@ -42,7 +42,7 @@ def fitted(job: Job, trainer: TrainerProfile) -> tuple[Job, list[Cannot]]:
         usable = [p for p in get_args(Precision) if p in trainer.precisions and p in job.cluster.device.peak_tflops]
         near_precision = "bf16" if "bf16" in usable else (usable or ["fp32"])[0]
         instead("precision", near_precision, f"{trainer.name} does not train in {job.precision}")
-    elif narrow := next(eight_bits(job.model_copy(update={"trainer": trainer})), ""):
+    elif narrow := next(fp8_dims(job.model_copy(update={"trainer": trainer})), ""):
         instead("precision", "bf16", narrow.rstrip("."))
     if job.optimizer not in trainer.optimizers:
         instead("optimizer", trainer.optimizers[0], f"{trainer.name} has no {job.optimizer}")

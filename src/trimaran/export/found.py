@@ -6,9 +6,9 @@ from pathlib import PurePath
 from typing import Any
 
 from trimaran.spec import Cluster, Job, Mistake, Model, presets
-from trimaran.spec.changes import job_with
 from trimaran.spec.here import is_cpu_here
-from trimaran.spec.model import without_followers
+from trimaran.spec.model import drop_derived
+from trimaran.spec.settings import build_job
 
 NODES, DEVICES, DEVICES_PER_NODE = "nodes", "devices", "devices_per_node"  # stated by a file, no fields of a Job
 CUTS = ("dp", "tp", "pp")
@@ -48,7 +48,7 @@ def job_of(found: Found, cluster: Cluster, model: Model | None, name: str, setti
         raise Mistake(f"{name} states no global batch; give it with --set batch.size=2048.")
     values["trainer"] = presets.trainer(found.trainer).model_dump()
     values.setdefault("name", PurePath(name).stem or name)
-    return job_with(values, settings, f"The job of {name}")
+    return build_job(values, settings, f"The job of {name}")
 
 
 def _devices(layout: Mapping[str, Any]) -> int | None:
@@ -75,7 +75,7 @@ def _replicas(layout: Mapping[str, Any], machine: Cluster, name: str) -> int:
 
 def _model(stated: Mapping[str, Any], model: Model | None, given: set[str], name: str) -> dict[str, Any]:
     if model is not None:
-        return {**without_followers(model.model_dump(), stated), **stated}
+        return {**drop_derived(model.model_dump(), stated), **stated}
     missing = [
         field for field in ("layers", "hidden", "heads") if field not in stated and f"model.{field}" not in given
     ]
@@ -91,9 +91,9 @@ def _machine(stated: Mapping[str, Any], cluster: Cluster, wanted: int | None, na
     """The cluster with as many nodes as the file says, or as its layout needs, else all that it has."""
     per_node = stated.get(DEVICES_PER_NODE)
     if per_node is not None and per_node != cluster.devices_per_node:
-        cluster = cluster.but(devices_per_node=per_node)
+        cluster = cluster.replace(devices_per_node=per_node)
     if NODES in stated:
-        return cluster.but(nodes=stated[NODES])
+        return cluster.replace(nodes=stated[NODES])
     if is_cpu_here(cluster):
         return cluster  # its processes follow the layout
     devices = stated.get(DEVICES, wanted)
@@ -101,10 +101,10 @@ def _machine(stated: Mapping[str, Any], cluster: Cluster, wanted: int | None, na
         return cluster
     nodes, rest = divmod(devices, cluster.devices_per_node)
     if nodes == 0:
-        return cluster.but(nodes=1, devices_per_node=rest)
+        return cluster.replace(nodes=1, devices_per_node=rest)
     if rest:
         raise Mistake(
             f"{name} runs on {devices} devices, but a node of {cluster.name} has {cluster.devices_per_node}, so they"
             " are no whole number of nodes; name the cluster it ran on with --on."
         )
-    return cluster.but(nodes=nodes)
+    return cluster.replace(nodes=nodes)

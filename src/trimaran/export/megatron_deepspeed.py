@@ -29,7 +29,7 @@ from trimaran.export.megatron_flags import (
 )
 from trimaran.export.slurm import launching
 from trimaran.spec import Batch, Job, Mistake, Ramp, presets
-from trimaran.spec.model import padded
+from trimaran.spec.model import round_up
 
 TRAINER = "megatron-deepspeed-2022"
 CAUSAL, PREFIX = "pretrain_gpt.py", "pretrain_prefix_lm.py"
@@ -79,7 +79,7 @@ class Vocabulary:
             return {}
         rows = number(given, "--pad-vocab-size-to", int)
         tp = number(given, "--tensor-model-parallel-size", int) if "--tensor-model-parallel-size" in given else 1
-        fixed = {} if padded(rows, VOCABULARY_MULTIPLE * tp) == rows else {"model.padded_vocab": rows}
+        fixed = {} if round_up(rows, VOCABULARY_MULTIPLE * tp) == rows else {"model.padded_vocab": rows}
         return {"model.vocab": rows, **fixed}
 
 
@@ -190,7 +190,7 @@ def to_megatron_deepspeed(job: Job) -> Exported:
     job, cannot = fitted(job, presets.trainer(TRAINER))
     cannot += _lost(job)
     layout = {"zero": min(job.layout.zero, 1), "split": _split(job)}
-    job = job.but(layout={**job.layout.model_dump(), **layout})
+    job = job.replace(layout={**job.layout.model_dump(), **layout})
     site = [
         'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
         'MEGATRON="${MEGATRON:-.}" # a checkout of bigscience-workshop/Megatron-DeepSpeed',

@@ -201,7 +201,9 @@ def to_megatron_lm(job: Job) -> Exported:
     job, cannot = fitted(job, presets.trainer(TRAINER))
     cannot += _lost(job)
     if job.model.position == "alibi":
-        job = job.but(model=job.model.but(position="rotary" if job.model.head_dim % 2 == 0 else "learned").model_dump())
+        job = job.replace(
+            model=job.model.replace(position="rotary" if job.model.head_dim % 2 == 0 else "learned").model_dump()
+        )
     site = ['MEGATRON="${MEGATRON:-.}" # a checkout of NVIDIA/Megatron-LM']
     # Tensor parallelism needs one connection (until Blackwell), Megatron-FSDP more.
     one = 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"'

@@ -11,8 +11,8 @@ from typing import Any
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import interval, predict
 from trimaran.spec import Job, Mistake, Sweep
-from trimaran.spec.changes import changed
 from trimaran.spec.here import is_cpu_here
+from trimaran.spec.settings import apply_settings
 
 SHORT = {"micro_batch": "mbs", "virtual_stages": "vp", "sequence_parallel": "sp"}
 
@@ -44,7 +44,7 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         label = label_of({**settings, **{field: value for field, value in more.items() if field == "layout.dp"}})
         try:
             made = {**settings, **more}
-            job = changed(sweep.base, [f"{field}={json.dumps(value)}" for field, value in made.items()])
+            job = apply_settings(sweep.base, [f"{field}={json.dumps(value)}" for field, value in made.items()])
             if sweep.devices is not None and job.layout.devices != sweep.devices:
                 raise Mistake(
                     f"{label} is a layout of {job.layout.devices} devices, but the sweep is of {sweep.devices}."
@@ -55,14 +55,14 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         same = sameness(job)
         if same not in seen:
             seen.add(same)
-            jobs.append((label, job.but(name=f"{sweep.name} {label}")))
+            jobs.append((label, job.replace(name=f"{sweep.name} {label}")))
     return ordered(jobs), refused
 
 
 def sameness(job: Job) -> str:
     """Equal for combinations that come to the same: one replica has nothing to shard."""
-    layout = job.layout.but(zero=0) if job.layout.dp == 1 else job.layout
-    return job.but(name="", layout=layout.model_dump()).to_json()
+    layout = job.layout.replace(zero=0) if job.layout.dp == 1 else job.layout
+    return job.replace(name="", layout=layout.model_dump()).to_json()
 
 
 def ordered(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:

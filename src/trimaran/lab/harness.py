@@ -171,7 +171,7 @@ class Harness:
 def keep_outcome(attempt: Attempt, outcome: Outcome) -> None:
     """The outcome beside the result, for a person who looks into the folder, and for a harness that goes on."""
     try:
-        files.write_json(attempt.folder / "outcome.json", outcome.plain())
+        files.write_json(attempt.folder / "outcome.json", outcome.to_dict())
     except OSError:  # a full disk: the ledger has it
         return
 

@@ -30,7 +30,7 @@ def write_order(
     folder, measuring = attempt.folder, sweep.measuring
     folder.mkdir(parents=True, exist_ok=True)
     # A trial saves nothing, and goes on from nothing that another has saved.
-    job = attempt.job.but(steps=WARM_UP + measuring.iterations, saving={}, validation={})
+    job = attempt.job.replace(steps=WARM_UP + measuring.iterations, saving={}, validation={})
     save(job, folder / "job.yaml")
     order = {
         "trial": attempt.id,

@@ -55,7 +55,7 @@ def last_attempt(sweep: Path, number: int) -> int:
 
 def write_candidates(sweep: Path, candidates: list[Candidate]) -> None:
     """Once, so that a sweep that goes on has the same trials under the same numbers, whatever was learnt meanwhile."""
-    lines = [json.dumps({**vars(candidate), "job": candidate.job.plain()}) for candidate in candidates]
+    lines = [json.dumps({**vars(candidate), "job": candidate.job.to_dict()}) for candidate in candidates]
     partial = sweep / f".{CANDIDATES}.partial"
     partial.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     partial.replace(sweep / CANDIDATES)

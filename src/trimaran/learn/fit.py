@@ -116,7 +116,7 @@ def _least_squares(
 
     def constants(x: Array) -> Constants:
         moved = {n: priors[n].value * float(np.exp(priors[n].spread * v)) for n, v in zip(names, x, strict=True)}
-        return start.but(**moved)
+        return start.replace(**moved)
 
     def objective(x: Array) -> Array:
         z = np.concatenate([residuals(part, cluster, constants(x)) for part in parts])

@@ -38,7 +38,7 @@ def learn(
     left_out = leave_tables_out(trials, cluster, trainer, table, told) if len(tables) > 1 else None
     judged = f", {left_out.mape:.1%} on tables left out" if left_out else ""
     source = f"Learned from {timed} measured times in {len(tables)} tables; mean error {_mean(seconds):.1%}{judged}."
-    updated = cluster.but(
+    updated = cluster.replace(
         constants={name: _rounded(getattr(fitted.constants, name)) for name in NAMES},
         spreads=fitted.spreads,
         residual=left_out.residual if left_out else None,

@@ -16,15 +16,15 @@ ASSUMED = Link(
 def probed_cluster(measured: Measured) -> Cluster:
     known = _known(measured)
     inside = _link(measured, "inside") or known.inside
-    stand_in = inside.but(source=f"There was one node, so the link inside it stands in. {inside.source}")
+    stand_in = inside.replace(source=f"There was one node, so the link inside it stands in. {inside.source}")
     between = _link(measured, "between") or (stand_in if measured.device_name not in KNOWN_GPUS else known.between)
-    cluster = known.but(
+    cluster = known.replace(
         name="here" if measured.nodes == 1 else f"{measured.nodes} probed nodes",
         nodes=measured.nodes,
         devices_per_node=measured.ranks // measured.nodes,
-        device=_device(measured, known.device).plain(),
-        inside=inside.plain(),
-        between=between.plain(),
+        device=_device(measured, known.device).to_dict(),
+        inside=inside.to_dict(),
+        between=between.to_dict(),
         context_gib=known.context_gib if measured.context_gib is None else _rounded(measured.context_gib),
         communicator_gib=None if measured.ranks > 1 else known.communicator_gib,  # of several it is in the context
         probed={},
@@ -34,7 +34,7 @@ def probed_cluster(measured: Measured) -> Cluster:
         conditions=(),
     )
     constants, spreads = probed_constants(measured, cluster)
-    return cluster.but(probed=constants, spreads=spreads, sources=_sources(measured, known))
+    return cluster.replace(probed=constants, spreads=spreads, sources=_sources(measured, known))
 
 
 def cpu_machine() -> Cluster:
@@ -81,7 +81,7 @@ def _device(measured: Measured, known: Device) -> Device:
         changes |= {"peak_tflops": best, "memory_gb_per_s": _rounded(measured.traffic.copy_gb_per_s)}
         sources["peak_tflops"] = f"The best product seen in each number format stands for the peak. {seen}"
         sources["memory_gb_per_s"] = f"A large copy, read and written bytes. {seen}"
-    return known.but(**changes, sources={**known.sources, **sources})
+    return known.replace(**changes, sources={**known.sources, **sources})
 
 
 def _link(measured: Measured, where: str) -> Link | None:

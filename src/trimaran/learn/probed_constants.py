@@ -62,12 +62,12 @@ def _of_products(measured: Measured, cluster: Cluster) -> tuple[dict[str, float]
     rows, columns, inner = (np.array([getattr(p, side) for p in seen], float) for side in ("rows", "columns", "inner"))
     seconds = np.array([product.seconds for product in seen])
     peak_flops = cluster.device.peak_tflops[measured.precision] * 1e12
-    start = constants_of(cluster).but(kernel_us=measured.launches.kernel_seconds * 1e6)
+    start = constants_of(cluster).replace(kernel_us=measured.launches.kernel_seconds * 1e6)
     priors = priors_of(cluster)
     spread = np.array([0.3 if name == "gemm_efficiency" else priors[name].spread for name in SHAPE_NAMES])
 
     def moved(x: Array) -> Constants:
-        return start.but(
+        return start.replace(
             **{n: priors[n].value * math.exp(v) for n, v in zip(SHAPE_NAMES, x, strict=True)}  # x: logarithms
         )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trimaran.ledger.schema import COLUMNS, LARGEST, TEXT_COLUMNS
 from trimaran.spec import Mistake
-from trimaran.spec.mistake import nearest_name
+from trimaran.spec.mistake import did_you_mean
 
 Value = str | int | float | None
 
@@ -48,7 +48,7 @@ def known(columns: Sequence[str]) -> str:
     """The columns as SQL. Names go into the query as text, so this is also what keeps foreign SQL out."""
     for name in columns:
         if name not in COLUMNS:
-            raise Mistake(f"The ledger has no column {name!r}.{nearest_name(name, COLUMNS)}")
+            raise Mistake(f"The ledger has no column {name!r}.{did_you_mean(name, COLUMNS)}")
     if not columns:
         raise Mistake(f"Name at least one column of {', '.join(COLUMNS)}.")
     return ", ".join(columns)

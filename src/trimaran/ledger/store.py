@@ -3,7 +3,7 @@
 Any number of processes on one host may write it at the same time, and a kill at any moment loses nothing that
 add() has returned for: the file is in WAL mode with synchronous=FULL, and each add() is one transaction. (WAL shares
 memory between the processes, so two hosts must not write one ledger over a network file system.)
-A file that is not a good ledger is refused with a sentence and left as it was.
+A file that is not a good ledger is refused with a validation_message and left as it was.
 """
 
 import json
@@ -35,7 +35,7 @@ from trimaran.ledger.query import Condition, Value, filtered, known, operands, o
 from trimaran.ledger.reading import Unread
 from trimaran.ledger.schema import COLUMNS, MIGRATIONS, migrate, row, transaction
 from trimaran.spec import Mistake, Trial
-from trimaran.spec.mistake import sentence
+from trimaran.spec.mistake import validation_message
 
 __all__ = ["Added", "Condition", "Group", "Import", "Ledger", "ledger_path"]
 
@@ -238,7 +238,7 @@ class Ledger:
         except ValidationError as error:
             raise Mistake(
                 f"{self.path} is damaged, or was written by a newer Trimaran:"
-                f" {sentence(error, f'the trial {trial_id}')}"
+                f" {validation_message(error, f'the trial {trial_id}')}"
             ) from None
 
 

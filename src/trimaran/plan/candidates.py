@@ -20,7 +20,7 @@ import numpy.typing as npt
 from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, of_model
 from trimaran.plan.question import Question
 from trimaran.spec import Layout
-from trimaran.spec.rules import product_sides
+from trimaran.spec.rules import gemm_dims
 
 BLOCK = 100_000  # layouts costed together: 0.8 MB an array, which caches hold
 RECOMPUTE_NAME = {code: name for name, code in RECOMPUTE.items()}
@@ -155,11 +155,11 @@ def tensor_widths(question: Question) -> list[int]:
     common = gcd(model.heads, model.kv_heads, model.ffn_hidden, model.padded_vocab or 0)
     widths = [tp for tp in divisors(common) if tp <= question.cluster.devices and question.allows("tp", tp)]
     multiple = _multiple(question)
-    return [tp for tp in widths if not any(side % multiple for side in product_sides(model, tp).values())]
+    return [tp for tp in widths if not any(side % multiple for side in gemm_dims(model, tp).values())]
 
 
 def _multiple(question: Question) -> int:
-    """Of which the sides of the layers' products must be multiples (rules.eight_bits)."""
+    """Of which the sides of the layers' products must be multiples (rules.fp8_dims)."""
     return question.trainer.fp8_multiple if question.precision == "fp8" else 1
 
 

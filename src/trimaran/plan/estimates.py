@@ -187,7 +187,7 @@ def doublings(most: int) -> list[int]:
 def on_nodes(question: Question, counts: Sequence[int]) -> Question:
     """The same question with exactly one of these numbers of nodes."""
     cluster = question.cluster.model_copy(update={"nodes": max(counts)})
-    return question.but(cluster=cluster, fixed={**question.fixed, "nodes": frozenset(counts)})
+    return question.replace(cluster=cluster, fixed={**question.fixed, "nodes": frozenset(counts)})
 
 
 def best_step(question: Question, nodes: int) -> Step | str:
@@ -206,8 +206,8 @@ def best_step(question: Question, nodes: int) -> Step | str:
 
 def _nearest_below(question: Question, nodes: int) -> str:
     """The most nodes, fewer than these, that some layout fills."""
-    free = question.but(fixed={name: values for name, values in question.fixed.items() if name != "nodes"})
-    found = search(free.but(cluster=question.cluster.model_copy(update={"nodes": nodes})), keep=1)
+    free = question.replace(fixed={name: values for name, values in question.fixed.items() if name != "nodes"})
+    found = search(free.replace(cluster=question.cluster.model_copy(update={"nodes": nodes})), keep=1)
     if not len(found):
         return ""
     return f", but one fills {int(found.rows.devices.max()) // question.cluster.devices_per_node}"

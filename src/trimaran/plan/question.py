@@ -8,7 +8,7 @@ from typing import Any, get_args
 from trimaran.cost.setups import precision_of
 from trimaran.spec import Batch, Cluster, Job, Layout, Mistake, Model, Ramp, Setup, TrainerProfile, rules
 from trimaran.spec.cluster import Precision
-from trimaran.spec.mistake import nearest_name
+from trimaran.spec.mistake import did_you_mean
 from trimaran.spec.trainer import Optimizer, Recompute, Schedule
 
 NUMBERS = ("nodes", "dp", "tp", "pp", "mbs", "virtual_stages", "zero")
@@ -31,7 +31,7 @@ class Question:
     optimizer: Optimizer = "adam"
     fixed: Mapping[str, frozenset[Any]] = field(default_factory=dict)  # field -> the only values allowed
 
-    def but(self, **changes: Any) -> "Question":
+    def replace(self, **changes: Any) -> "Question":
         return replace(self, **changes)
 
     def without(self, name: str) -> "Question":
@@ -103,7 +103,7 @@ def fixed_of(texts: Iterable[str]) -> dict[str, frozenset[Any]]:
         name = SHORT.get(given.strip(), given.strip())
         known = (*NUMBERS, *WORDS)
         if name not in known:
-            raise Mistake(f"--fix {text!r} names no field of a layout.{nearest_name(name, known)}")
+            raise Mistake(f"--fix {text!r} names no field of a layout.{did_you_mean(name, known)}")
         values = [_value(name, value.strip(), text) for value in listed.split(",")]
         fixed[name] = fixed.get(name, frozenset()) | frozenset(values)
     return fixed

@@ -139,7 +139,7 @@ def practical(question: Question) -> Question:
         "mbs": range(1, max(1, MOST_TOKENS // question.model.seq_len) + 1),
         "virtual_stages": (1, 2, 4),
     }
-    return question.but(fixed={**{name: frozenset(values) for name, values in limits.items()}, **question.fixed})
+    return question.replace(fixed={**{name: frozenset(values) for name, values in limits.items()}, **question.fixed})
 
 
 def choices_for(
@@ -153,7 +153,7 @@ def choices_for(
     No best schedule uses a configuration that loses more in one phase than switching away and back costs.
     """
     rows = [
-        _rows(question.but(batch=Batch(size=phase.batch)), 2 * switch_hours * 3600 / phase.iterations)
+        _rows(question.replace(batch=Batch(size=phase.batch)), 2 * switch_hours * 3600 / phase.iterations)
         for phase in watched(run)
     ]
     keys = [np.column_stack([getattr(columns, name) for name in KEY]).astype(np.int64) for columns, _, _ in rows]
@@ -250,7 +250,7 @@ def cheapest_path(ids: Sequence[Ids], hours: Sequence[Seconds], switch_hours: fl
 
 def single(question: Question, run: Sequence[Phase], switch_hours: float) -> Schedule | None:
     """The best configuration that runs every batch of the run unchanged, or None."""
-    spanning = question.but(batch=_spanning(question.batch, run))
+    spanning = question.replace(batch=_spanning(question.batch, run))
     try:
         _, fastest, _ = _rows(spanning, 0.0)
         slack = 0.05 * float(fastest[0])

@@ -19,13 +19,13 @@ def impossible(question: Question) -> Mistake:
 
 def _cause(question: Question) -> str:
     """Constraints are put on one after the other; the one that leaves nothing is the cause."""
-    bare = question.but(fixed={})
+    bare = question.replace(fixed={})
     found = search(bare, keep=1)
     if not len(found):
         return _physics(bare, found)
     before = found.counts.feasible
     for name, values in question.fixed.items():
-        bare = bare.but(fixed={**bare.fixed, name: values})
+        bare = bare.replace(fixed={**bare.fixed, name: values})
         left = search(bare, keep=1).counts.feasible
         if not left:
             return f"{_fix(name, values)} excludes the last {before:,} layouts."
@@ -55,18 +55,18 @@ def _remedy(question: Question) -> str:
     if loosened:
         _, text = min(loosened)
         return f"The nearest that works: {text}."
-    if question.fixed and len(search(question.but(fixed={}), keep=1)):
+    if question.fixed and len(search(question.replace(fixed={}), keep=1)):
         return "No single --fix is to blame; without any of them there are layouts."
-    bare = question.but(fixed={})
+    bare = question.replace(fixed={})
     for factor in (2**power for power in range(1, DOUBLINGS + 1)):
         more = bare.cluster.model_copy(update={"nodes": question.cluster.nodes * factor})
-        found = search(bare.but(cluster=more), "nodes", keep=1)
+        found = search(bare.replace(cluster=more), "nodes", keep=1)
         if len(found):
             nodes = int(found.rows.devices[0]) // more.devices_per_node
             return f"The nearest that works: --nodes {nodes}."
-        if bare.batch.ramp is None and len(search(bare.but(batch=Batch(size=bare.batch.size * factor)), keep=1)):
+        if bare.batch.ramp is None and len(search(bare.replace(batch=Batch(size=bare.batch.size * factor)), keep=1)):
             return f"The nearest that works: --gbs {bare.batch.size * factor}."
-    if bare.batch.ramp is not None and len(search(bare.but(batch=Batch(size=bare.batch.size)), keep=1)):
+    if bare.batch.ramp is not None and len(search(bare.replace(batch=Batch(size=bare.batch.size)), keep=1)):
         return "Without the ramp-up there are layouts."
     return f"Neither {2**DOUBLINGS} times the nodes nor {2**DOUBLINGS} times the batch helps."
 

@@ -74,7 +74,7 @@ def models(
                 continue
             one = Model.of({"layers": 1, "hidden": hidden, "heads": count, "vocab": vocab, "seq_len": seq_len})
             for depth in layers or _depths(one, target):
-                model = one.but(layers=depth, name=f"{hidden}x{depth}, {count} heads")
+                model = one.replace(layers=depth, name=f"{hidden}x{depth}, {count} heads")
                 if abs(total_parameters(model) / target - 1) <= TOLERANCE:
                     found.append(model)
     if not found:
@@ -93,7 +93,7 @@ def ranked(question: Question, shapes: Sequence[Model], top: int, every_head_cou
     """
     first: dict[tuple[int, ...], tuple[float, int, Model]] = {}
     for model in shapes:
-        found = search(question.but(model=model, fixed={**COMMON, **question.fixed}), keep=1)
+        found = search(question.replace(model=model, fixed={**COMMON, **question.fixed}), keep=1)
         if len(found):
             key = (model.hidden, model.layers, model.heads if every_head_count else 0)
             each = round(float(found.seconds[0]) / total_parameters(model) * 1e9, 6)
@@ -101,7 +101,7 @@ def ranked(question: Question, shapes: Sequence[Model], top: int, every_head_cou
             first[key] = min(first.get(key, entry), entry, key=lambda seen: seen[:2])
     shaped = []
     for _, _, model in sorted(first.values(), key=lambda seen: seen[:2])[: top + SPARE]:
-        asked = question.but(model=model)
+        asked = question.replace(model=model)
         found = search(asked, keep=1)
         shaped.append(Shaped(asked, found, total_parameters(model), arguments(asked, found)))
     if not shaped:

@@ -29,10 +29,10 @@ def fewest_nodes(question: Question, most: int = MOST_NODES) -> Fit:
     question.check()
     nodes, least = 1, float("inf")
     while nodes <= most:
-        found = search(question.but(cluster=with_nodes(question.cluster, nodes)), "nodes", keep=1)
+        found = search(question.replace(cluster=with_nodes(question.cluster, nodes)), "nodes", keep=1)
         if len(found):
             enough = int(found.rows.devices[0]) // question.cluster.devices_per_node
-            there = question.but(cluster=with_nodes(question.cluster, enough))
+            there = question.replace(cluster=with_nodes(question.cluster, enough))
             return Fit(there, search(there))
         least = min(least, found.least_memory_gib)
         nodes = most if nodes < most < 2 * nodes else 2 * nodes
@@ -63,7 +63,7 @@ def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Fit, Mode
     smallest = {"mbs": frozenset([1]), "recompute": frozenset(["full"])}
 
     def fits(layers: int) -> bool:
-        tight = question.but(model=shape(layers, aspect, **more), fixed={**smallest, **question.fixed})
+        tight = question.replace(model=shape(layers, aspect, **more), fixed={**smallest, **question.fixed})
         return len(search(tight, "memory", keep=1)) > 0
 
     low, high = 0, step
@@ -81,5 +81,5 @@ def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Fit, Mode
             f"Not even {step} layers of hidden {model.hidden} train on {question.cluster.nodes} nodes of"
             f" {question.cluster.name} with a batch of {question.batch.size}."
         )
-    there = question.but(model=shape(low, aspect, **more))
+    there = question.replace(model=shape(low, aspect, **more))
     return Fit(there, search(there)), shape(high, aspect, **more)

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Precision
-from trimaran.spec.noun import Noun
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
 
 
-class Product(Noun):
+class Product(Spec):
     """A matrix product: rows x inner by inner x columns, as a linear layer does it."""
 
     what: str  # 'square', 'sweep', or the model's product and tensor ranks, such as 'qkv tp 2'
@@ -29,7 +29,7 @@ class Product(Noun):
         return self.flops / self.seconds / 1e12
 
 
-class Attention(Noun):
+class Attention(Spec):
     """Causal attention of `batch` sequences; the backward pass is what both take less the forward pass."""
 
     batch: PositiveInt
@@ -45,7 +45,7 @@ class Attention(Noun):
         return 2.0 * self.batch * self.heads * self.seq**2 * self.head_dim
 
 
-class Traffic(Noun):
+class Traffic(Spec):
     """Memory traffic of one rank."""
 
     copy_gb_per_s: PositiveFloat  # read and written bytes of y = x
@@ -55,12 +55,12 @@ class Traffic(Noun):
     elementwise_seconds: PositiveFloat  # its forward and backward pass
 
 
-class Launches(Noun):
+class Launches(Spec):
     kernel_seconds: PositiveFloat  # of a matrix product too small to matter
     layer_seconds: PositiveFloat  # of the forward pass of a layer too small to matter
 
 
-class Collective(Noun):
+class Collective(Spec):
     """One message size. `bytes` is the whole buffer, as nccl-tests count it; `at_once` groups were at work together."""
 
     kind: CollectiveKind
@@ -86,7 +86,7 @@ def bus_factor(kind: CollectiveKind, ranks: int) -> float:
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
 
-class Host(Noun):
+class Host(Spec):
     """What the operating system and the driver say. No names, no addresses."""
 
     cpu: str
@@ -99,7 +99,7 @@ class Host(Noun):
     network_gbit_per_s: dict[str, PositiveFloat]
 
 
-class Measured(Noun):
+class Measured(Spec):
     command: str
     date: str
     took_seconds: PositiveFloat

@@ -4,10 +4,10 @@ from typing import Self
 
 from pydantic import PositiveInt, model_validator
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 
-class Ramp(Noun):
+class Ramp(Spec):
     """Megatron's --rampup-batch-size START INCREMENT SAMPLES."""
 
     start: PositiveInt
@@ -15,7 +15,7 @@ class Ramp(Noun):
     samples: PositiveInt
 
 
-class Batch(Noun):
+class Batch(Spec):
     size: PositiveInt
     ramp: Ramp | None = None
 

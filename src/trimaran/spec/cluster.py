@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 GPU_UNITS = 64  # the fewest of a GPU; Fugaku's A64FX has 48 cores, and a CPU here is named so, whatever it has
 
 
-class Device(Noun):
+class Device(Spec):
     name: str
     peak_tflops: dict[Precision, PositiveFloat] = Field(
         description="Dense peak per number format; a format that is absent cannot be used."
@@ -30,7 +30,7 @@ class Device(Noun):
         return self.units >= GPU_UNITS and not self.name.startswith("cpu")
 
 
-class Link(Noun):
+class Link(Spec):
     name: str
     gb_per_s: PositiveFloat = Field(
         description="Bus bandwidth of a large all-reduce, 10^9 bytes/s: per device inside a node, per node between."
@@ -39,7 +39,7 @@ class Link(Noun):
     source: str = ""
 
 
-class Condition(Noun):
+class Condition(Spec):
     """A recorded state of a cluster, such as a fault that was mended: measurements until then are slower."""
 
     name: str
@@ -48,7 +48,7 @@ class Condition(Noun):
     source: str = ""
 
 
-class Cluster(Noun):
+class Cluster(Spec):
     name: str = "unnamed"
     device: Device
     devices_per_node: PositiveInt

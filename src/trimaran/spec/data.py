@@ -4,10 +4,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 
-class Data(Noun):
+class Data(Spec):
     source: str | dict[str, PositiveFloat] = Field(
         "synthetic", description="'synthetic', the path of a prepared data set, or several paths with their weights."
     )
@@ -25,7 +25,7 @@ class Data(Noun):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, values: Any) -> Any:
-        return source_alone(values)
+        return expand_source(values)
 
     @field_validator("source", mode="before")
     @classmethod
@@ -51,6 +51,6 @@ class Data(Noun):
         return self
 
 
-def source_alone(values: Any) -> Any:
+def expand_source(values: Any) -> Any:
     """`data: synthetic` in a Job file, and in every Job written before Data was a noun, names the source."""
     return {"source": values} if isinstance(values, str) else values

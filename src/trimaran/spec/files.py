@@ -8,12 +8,12 @@ from typing import Any, cast
 import yaml
 
 from trimaran.spec import presets
+from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
 from trimaran.spec.here import is_cpu_here, shared_by
 from trimaran.spec.job import Job
-from trimaran.spec.mistake import Mistake, nearest_name
-from trimaran.spec.model import Model, without_followers
-from trimaran.spec.noun import Noun
+from trimaran.spec.mistake import Mistake, did_you_mean
+from trimaran.spec.model import Model, drop_derived
 from trimaran.spec.sweep import Sweep
 
 PARTS = {"model": "models", "cluster": "clusters", "trainer": "trainers"}
@@ -26,7 +26,7 @@ def load_job(name_or_path: str | Path) -> Job:
     if is_job_preset(name):
         return _job(yaml.safe_load(presets.text(presets.JOBS, name)), name, f"The preset {name}")
     if not path.exists() and path.suffix not in SUFFIXES and path.name == name:
-        raise Mistake(f"There is no file {name}, and no job preset of that name.{nearest_name(name, known)}")
+        raise Mistake(f"There is no file {name}, and no job preset of that name.{did_you_mean(name, known)}")
     return _job(read_mapping(path), path.stem, f"The job file {path}")
 
 
@@ -36,7 +36,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     if name in presets.names(presets.SWEEPS) and not path.is_file():
         values, what, stem = yaml.safe_load(presets.text(presets.SWEEPS, name)), f"The preset {name}", name
     elif not path.exists() and path.suffix not in SUFFIXES and path.name == name:
-        near = nearest_name(name, presets.names(presets.SWEEPS))
+        near = did_you_mean(name, presets.names(presets.SWEEPS))
         raise Mistake(f"There is no file {name}, and no sweep preset of that name.{near}")
     else:
         values, what, stem = read_mapping(path), f"The sweep {path}", path.stem
@@ -51,7 +51,7 @@ def is_job_preset(name: str) -> bool:
 
 
 def _job(values: Mapping[str, Any], name: str, what: str) -> Job:
-    expanded = {key: expand(PARTS[key], value) if key in PARTS else value for key, value in values.items()}
+    expanded = {key: expand_preset(PARTS[key], value) if key in PARTS else value for key, value in values.items()}
     expanded.setdefault("name", name)
     expanded.setdefault("trainer", presets.trainer("trimaran").model_dump())
     return Job.of(expanded, what)
@@ -66,7 +66,7 @@ def load_cluster(name_or_path: str) -> Cluster:
     return cast(Cluster, _named("clusters", name_or_path))
 
 
-def expand(kind: str, value: Any) -> Any:
+def expand_preset(kind: str, value: Any) -> Any:
     """A name (of a preset, or of a file such as `trimaran probe` writes), or a mapping with such a name as `preset` and
     changes to it, becomes the whole mapping."""
     if isinstance(value, str):
@@ -77,7 +77,7 @@ def expand(kind: str, value: Any) -> Any:
         devices = changes.get("devices_per_node")
         if isinstance(base, Cluster) and is_cpu_here(base) and isinstance(devices, int) and devices > 0:
             base = shared_by(base, devices)
-        return {**without_followers(base.model_dump(), changes), **changes}
+        return {**drop_derived(base.model_dump(), changes), **changes}
     return value
 
 
@@ -108,7 +108,7 @@ def read_text(path: Path) -> str:
         raise Mistake(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def save(noun: Noun, path: Path) -> None:
+def save(noun: Spec, path: Path) -> None:
     write_text(path, noun.to_json() + "\n" if path.suffix == ".json" else noun.to_yaml())
 
 
@@ -119,9 +119,9 @@ def write_text(path: Path, text: str) -> None:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _named(kind: str, name_or_path: str) -> Noun:
+def _named(kind: str, name_or_path: str) -> Spec:
     path = Path(name_or_path)
     if path.suffix in SUFFIXES or path.is_file():
-        values = expand(kind, read_mapping(path))
+        values = expand_preset(kind, read_mapping(path))
         return presets.KINDS[kind].of({"name": path.stem, **values}, f"The {kind[:-1]} {name_or_path}")
     return presets.preset(kind, name_or_path)

@@ -45,14 +45,14 @@ def shared_by(cluster: Cluster, processes: int) -> Cluster:
     before, after = (max(1.0, count / (cluster.cores or count)) for count in (cluster.devices_per_node, processes))
     faster = before / after
     divided = {**device.sources, "memory_gib": "operating system or its limit for this process, divided by processes"}
-    shared = device.but(
+    shared = device.replace(
         memory_gib=device.memory_gib * cluster.devices_per_node / processes,
         peak_tflops={name: value * faster for name, value in device.peak_tflops.items()},
         matmul_tflops={name: value * faster for name, value in device.matmul_tflops.items()},
         memory_gb_per_s=device.memory_gb_per_s * faster,
         sources=divided,
     )
-    return cluster.but(
+    return cluster.replace(
         devices_per_node=processes,
         device=shared.model_dump(),
         sources={**sources, "devices_per_node": "processes asked for; they share the cores of this machine"},
@@ -80,11 +80,11 @@ def _gpus() -> Cluster | None:
     cluster, seen = presets.cluster(KNOWN_GPUS[names[0]]), "nvidia-smi on this machine"
     device = cluster.device
     memory_gib = min(memory for _, memory in cards)
-    return cluster.but(
+    return cluster.replace(
         name="here",
         nodes=1,
         devices_per_node=len(cards),
-        device=device.but(memory_gib=memory_gib, sources={**device.sources, "memory_gib": seen}).model_dump(),
+        device=device.replace(memory_gib=memory_gib, sources={**device.sources, "memory_gib": seen}).model_dump(),
         sources={**cluster.sources, "nodes": "this machine", "devices_per_node": seen},
     )
 

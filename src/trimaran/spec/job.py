@@ -4,18 +4,18 @@ from typing import Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, model_validator
 
+from trimaran.spec.base import Spec
 from trimaran.spec.batch import Batch
 from trimaran.spec.cluster import Cluster, Precision
 from trimaran.spec.data import Data
 from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.model import Model
-from trimaran.spec.noun import Noun
 from trimaran.spec.recipe import Recipe
 from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.trainer import Optimizer, TrainerProfile
 
 
-class Job(Noun):
+class Job(Spec):
     name: str = "unnamed"
     model: Model
     cluster: Cluster
@@ -34,13 +34,13 @@ class Job(Noun):
 
     @model_validator(mode="after")
     def _possible(self, info: ValidationInfo) -> Self:
-        from trimaran.spec.nearest import nearest_change  # these two read Jobs, so they come after it
+        from trimaran.spec.nearest import suggest_change  # these two read Jobs, so they come after it
         from trimaran.spec.rules import problems
 
         trusted = bool(info.context and info.context.get("trusted"))
         found = [] if trusted else problems(self)
         if found:
-            raise ValueError(f"{found[0]}{nearest_change(self)}")
+            raise ValueError(f"{found[0]}{suggest_change(self)}")
         return self
 
     @property

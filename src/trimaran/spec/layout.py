@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 from trimaran.spec.trainer import Recompute, Schedule
 
 
-class Layout(Noun):
+class Layout(Spec):
     dp: PositiveInt = 1
     tp: PositiveInt = 1
     pp: PositiveInt = 1

@@ -11,26 +11,26 @@ class Mistake(ValueError):
     """Shown to the user as it is, without a traceback; the command exits with code 2."""
 
 
-def nearest_name(given: str, known: Iterable[str]) -> str:
+def did_you_mean(given: str, known: Iterable[str]) -> str:
     """' Did you mean …?' for a misspelt or shortened name, or '' when nothing is near."""
-    near = nearest_names(given, known)
+    near = close_names(given, known)
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 
-def nearest_names(given: str, known: Iterable[str]) -> list[str]:
+def close_names(given: str, known: Iterable[str]) -> list[str]:
     """Up to three names that contain what was given, else the one most like it, else none."""
     names = sorted(set(known))
     near = [name for name in names if len(given) > 2 and given.lower() in name.lower()][:3]
     return near or difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
 
 
-def sentence(error: ValidationError, what: str, known_keys: Iterable[str] = ()) -> str:
+def validation_message(error: ValidationError, what: str, known_keys: Iterable[str] = ()) -> str:
     """The first problem pydantic found, as a sentence about `what` (a file or a noun)."""
     first: Any = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        return f"{what} has an unknown key {where!r}.{nearest_name(key, known_keys)}"
+        return f"{what} has an unknown key {where!r}.{did_you_mean(key, known_keys)}"
     if first["type"] == "missing":
         return f"{what} lacks {where!r}, which has no default."
     if first["type"] == "value_error":  # our own sentence, raised inside a validator

@@ -5,12 +5,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 FOLLOWS = {"ffn_hidden": "hidden", "kv_heads": "heads"}  # what `Model` fills from another field unless stated
 
 
-class Model(Noun):
+class Model(Spec):
     name: str = "unnamed"
     layers: PositiveInt
     hidden: PositiveInt
@@ -86,15 +86,15 @@ class Model(Noun):
         """Rows of the embedding matrix: padded so that every tensor rank gets a multiple of 128."""
         if self.padded_vocab is not None:
             return self.padded_vocab
-        return padded(self.vocab, 128 * tp)
+        return round_up(self.vocab, 128 * tp)
 
 
-def without_followers(values: Mapping[str, Any], stated: Collection[str]) -> dict[str, Any]:
+def drop_derived(values: Mapping[str, Any], stated: Collection[str]) -> dict[str, Any]:
     """A dumped Model with some fields about to be stated anew, less those that follow from them and are not."""
     return {key: item for key, item in values.items() if key in stated or FOLLOWS.get(key) not in stated}
 
 
-def padded(number: int, multiple: int) -> int:
+def round_up(number: int, multiple: int) -> int:
     """The next multiple at or above a number."""
     return -(-number // multiple) * multiple
 

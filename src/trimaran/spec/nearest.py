@@ -19,7 +19,7 @@ RELUCTANCE = {"layout": 0.0, "batch": 0.0, "cluster": 0.5, "model": 1.0}
 BITS = {"fp8": 8, "bf16": 16, "fp16": 16.1, "fp32": 32}  # bf16 first: it needs no loss scaling
 
 
-class Move(NamedTuple):
+class FieldChange(NamedTuple):
     """One field set to another value; distance in doublings for numbers, plus the reluctance to change it."""
 
     field: str
@@ -28,18 +28,18 @@ class Move(NamedTuple):
     apply: Callable[["Job"], "Job"]
 
 
-def nearest_change(job: "Job") -> str:
+def suggest_change(job: "Job") -> str:
     """' The nearest Job that works: layout.dp = 4.', or '' when nothing near works."""
-    moves = nearest_moves(job)
+    moves = nearest_changes(job)
     if not moves:
         return ""
     return " The nearest Job that works: " + ", ".join(f"{move.field} = {_shown(move.value)}" for move in moves) + "."
 
 
-def nearest_moves(job: "Job") -> tuple[Move, ...]:
+def nearest_changes(job: "Job") -> tuple[FieldChange, ...]:
     fields = [list(moves) for moves in _moves(job)]
     for many in (1, 2):
-        best: tuple[float, tuple[Move, ...]] | None = None
+        best: tuple[float, tuple[FieldChange, ...]] | None = None
         for chosen in combinations(fields, many):
             for moves in product(*chosen):
                 distance = sum(move.distance for move in moves)
@@ -55,7 +55,7 @@ def nearest_moves(job: "Job") -> tuple[Move, ...]:
     return ()
 
 
-def _moves(job: "Job") -> Iterator[Iterable[Move]]:
+def _moves(job: "Job") -> Iterator[Iterable[FieldChange]]:
     """What may change, most natural first: on equal distance the earlier field is kept."""
     layout, model, cluster = job.layout, job.model, job.cluster
     yield _numbers("layout", "dp", layout.dp, _near(layout.dp) | _quotient(cluster.devices, layout.tp * layout.pp))
@@ -75,12 +75,12 @@ def _moves(job: "Job") -> Iterator[Iterable[Move]]:
     yield [_move("layout", "zero", stage, 0.3 * abs(stage - layout.zero)) for stage in range(4) if stage != layout.zero]
     yield _numbers("layout", "virtual_stages", layout.virtual_stages, {1, 2})
     yield [
-        Move("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)), _set_job("precision", name))
+        FieldChange("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)), _set_job("precision", name))
         for name in job.trainer.precisions
         if name != job.precision
     ]
     optimizers = [o for o in get_args(Optimizer) if o != job.optimizer]
-    yield [Move("optimizer", o, 1.0, _set_job("optimizer", o)) for o in optimizers]
+    yield [FieldChange("optimizer", o, 1.0, _set_job("optimizer", o)) for o in optimizers]
     multiples = {model.layers // layout.stages * layout.stages, -(-model.layers // layout.stages) * layout.stages}
     yield _numbers("model", "layers", model.layers, multiples)
     for name in ("ffn_hidden", "padded_vocab"):
@@ -101,17 +101,17 @@ def _quotient(number: int, part: int) -> set[int]:
     return {number // part} if number % part == 0 else set()
 
 
-def _numbers(noun: str, name: str, now: int, others: set[int]) -> list[Move]:
+def _numbers(noun: str, name: str, now: int, others: set[int]) -> list[FieldChange]:
     return [_move(noun, name, n, abs(log(n / now, 2))) for n in sorted(others) if n not in (now, 0)]
 
 
-def _batches(job: "Job") -> list[Move]:
+def _batches(job: "Job") -> list[FieldChange]:
     """The same number of ramp steps, every batch size moved to a multiple of dp x micro batch."""
     unit = job.layout.dp * job.layout.micro_batch
     size, ramp = job.batch.size, job.batch.ramp
     if ramp is None:
         return [
-            Move("batch.size", n, abs(log(n / size, 2)), _set_job("batch", Batch(size=n)))
+            FieldChange("batch.size", n, abs(log(n / size, 2)), _set_job("batch", Batch(size=n)))
             for n in {size // unit * unit, -(-size // unit) * unit} - {0, size}
         ]
     start = max(unit, round(ramp.start / unit) * unit)
@@ -121,15 +121,15 @@ def _batches(job: "Job") -> list[Move]:
     if not distance:
         return []
     new = Batch(size=end, ramp=Ramp(start=start, increment=increment, samples=ramp.samples))
-    return [Move("batch", new, distance, _set_job("batch", new))]
+    return [FieldChange("batch", new, distance, _set_job("batch", new))]
 
 
-def _move(noun: str, name: str, value: Any, distance: float) -> Move:
+def _move(noun: str, name: str, value: Any, distance: float) -> FieldChange:
     def apply(changed: "Job") -> "Job":
         part = getattr(changed, noun).model_copy(update={name: value})
         return changed.model_copy(update={noun: part})
 
-    return Move(f"{noun}.{name}", value, distance + RELUCTANCE[noun], apply)
+    return FieldChange(f"{noun}.{name}", value, distance + RELUCTANCE[noun], apply)
 
 
 def _set_job(name: str, value: Any) -> Callable[["Job"], "Job"]:

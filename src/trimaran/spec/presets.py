@@ -6,14 +6,14 @@ from typing import cast
 
 import yaml
 
+from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
 from trimaran.spec.here import here
-from trimaran.spec.mistake import Mistake, nearest_name
+from trimaran.spec.mistake import Mistake, did_you_mean
 from trimaran.spec.model import Model
-from trimaran.spec.noun import Noun
 from trimaran.spec.trainer import TrainerProfile
 
-KINDS: dict[str, type[Noun]] = {"models": Model, "clusters": Cluster, "trainers": TrainerProfile}
+KINDS: dict[str, type[Spec]] = {"models": Model, "clusters": Cluster, "trainers": TrainerProfile}
 JOBS = "jobs"  # Job files that name other presets; `files.load_job` reads them, for it knows how to put those in
 SWEEPS = "sweeps"  # likewise
 HERE = "here"  # the one cluster that is detected instead of read
@@ -27,7 +27,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 @cache
-def preset(kind: str, name: str) -> Noun:
+def preset(kind: str, name: str) -> Spec:
     if kind == "clusters" and name == HERE:
         return here()
     return KINDS[kind].of({"name": name, **yaml.safe_load(text(kind, name))}, f"The preset {name}")
@@ -37,7 +37,7 @@ def text(kind: str, name: str) -> str:
     """The file of a preset as it stands."""
     if name not in names(kind):
         raise Mistake(
-            f"There is no preset {name!r} among the {kind}.{nearest_name(name, names(kind))}"
+            f"There is no preset {name!r} among the {kind}.{did_you_mean(name, names(kind))}"
             " `trimaran presets` lists all."
         )
     return (files("trimaran") / "presets" / kind / f"{name}.yaml").read_text("utf-8")

@@ -6,12 +6,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class LossScale(Noun):
+class LossScale(Spec):
     """Of fp16: gradients are multiplied by it, because small ones would become zero. It halves when they overflow."""
 
     initial: PositiveFloat = 2.0**16
@@ -29,7 +29,7 @@ class LossScale(Noun):
         return self
 
 
-class Recipe(Noun):
+class Recipe(Spec):
     """The defaults are GPT-3's (arXiv 2005.14165, appendix B), the learning rate that of its 350M model (table 2.1)."""
 
     learning_rate: PositiveFloat = Field(3e-4, description="The highest, reached after the warm-up.")

@@ -44,12 +44,12 @@ def tensor_parallel(job: "Job") -> Iterator[str]:
         yield f"seq_len {model.seq_len} cannot be cut into tp {tp} equal parts for sequence parallelism."
 
 
-def eight_bits(job: "Job") -> Iterator[str]:
+def fp8_dims(job: "Job") -> Iterator[str]:
     model, layout, multiple = job.model, job.layout, job.trainer.fp8_multiple
     if job.precision != "fp8" or model.heads % layout.tp or model.kv_heads % layout.tp or model.ffn_hidden % layout.tp:
         return  # the latter said by `tensor_parallel`
     needed = f"{job.trainer.name}'s products in fp8 have sides that are multiples of {multiple}"
-    for name, side in product_sides(model, layout.tp).items():
+    for name, side in gemm_dims(model, layout.tp).items():
         if side % multiple:
             where = f" on each of {layout.tp} tensor ranks" if layout.tp > 1 else ""
             yield f"{needed}, but {name} is {side}{where}."
@@ -58,7 +58,7 @@ def eight_bits(job: "Job") -> Iterator[str]:
         yield f"{needed}, but micro batch {layout.micro_batch} x seq_len {model.seq_len} is {tokens}."
 
 
-def product_sides(model: "Model", tp: int) -> dict[str, int]:
+def gemm_dims(model: "Model", tp: int) -> dict[str, int]:
     """Of a layer's matrices on one tensor rank; what is left out is a multiple of one of them."""
     return {
         "hidden": model.hidden // tp,
@@ -148,7 +148,7 @@ def software(job: "Job") -> Iterator[str]:
         yield f"{trainer.name} cannot tie the embeddings of the first and last of {layout.pp} stages."
 
 
-RULES = (devices, batch, tensor_parallel, eight_bits, stages, schedule, micro_batches, zero, software)
+RULES = (devices, batch, tensor_parallel, fp8_dims, stages, schedule, micro_batches, zero, software)
 
 
 def warnings(job: "Job") -> list[str]:

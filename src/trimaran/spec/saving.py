@@ -2,10 +2,10 @@
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from trimaran.spec.noun import Noun
+from trimaran.spec.base import Spec
 
 
-class Saving(Noun):
+class Saving(Spec):
     """Checkpoints. One is also made when the run ends or is told to stop; the newest complete one is gone on from."""
 
     folder: str | None = Field(None, description="Where they go; None: none are made.")
@@ -15,7 +15,7 @@ class Saving(Noun):
     asynchronous: bool = Field(False, description="Train on while one is written; takes a copy in host memory.")
 
 
-class Validation(Noun):
+class Validation(Spec):
     """The loss on the data that is kept from training."""
 
     every: PositiveInt | None = Field(None, description="Iterations between two; None: never.")

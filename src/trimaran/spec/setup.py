@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from trimaran.spec.base import Spec
 from trimaran.spec.model import Model
-from trimaran.spec.noun import Noun
 from trimaran.spec.trainer import Recompute
 
 if TYPE_CHECKING:
     from trimaran.spec.job import Job
 
 
-class Setup(Noun):
+class Setup(Spec):
     framework: str | None = None
     device: str | None = None
     devices_per_node: PositiveInt | None = None
@@ -72,7 +72,7 @@ class Setup(Noun):
             environment=job.environment,
         )
 
-    def shape(self) -> Model | None:
+    def to_model(self) -> Model | None:
         """The model as far as sizes and FLOPs go (which no number of heads changes), or None where it is not known."""
         if self.layers is None or self.hidden is None:
             return None

@@ -4,11 +4,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
+from trimaran.spec.base import Spec
 from trimaran.spec.job import Job
-from trimaran.spec.noun import Noun
 
 
-class Measuring(Noun):
+class MeasureSettings(Spec):
     """How long a trial goes on: until its median is stable, or its limit comes."""
 
     iterations: PositiveInt = Field(30, description="The most that are measured, warm-up not counted.")
@@ -24,7 +24,7 @@ class Measuring(Noun):
     silence_seconds: PositiveFloat = Field(30.0, description="but not before so many seconds.")
 
 
-class Place(Noun):
+class LaunchSettings(Spec):
     """Where trials run."""
 
     kind: Literal["local", "slurm", "allocation"] = Field(
@@ -37,7 +37,7 @@ class Place(Noun):
     prepare: str = Field("", description="slurm: shell lines before the trainer, such as `module load cuda`.")
 
 
-class Sweep(Noun):
+class Sweep(Spec):
     name: str
     base: Job
     axes: dict[str, tuple[Any, ...]] = Field(
@@ -50,8 +50,8 @@ class Sweep(Noun):
     command: str | None = Field(
         None, description="Another trainer: a shell line with {tp} {pp} {dp} {mbs} {gbs} {port} {job} … in it."
     )
-    place: Place = Place()
-    measuring: Measuring = Measuring()
+    place: LaunchSettings = LaunchSettings()
+    measuring: MeasureSettings = MeasureSettings()
 
     @model_validator(mode="after")
     def _varies(self) -> Self:

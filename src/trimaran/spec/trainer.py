@@ -4,15 +4,15 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Precision
-from trimaran.spec.noun import Noun
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Recompute = Literal["none", "selective", "full"]
 Optimizer = Literal["adam", "fused-adam", "adam-8bit"]
 
 
-class TrainerProfile(Noun):
+class TrainerProfile(Spec):
     name: str
     attention: Literal["naive", "fused-softmax", "flash"]
     gradient_bytes: dict[Precision, Literal[2, 4]] = Field(

@@ -4,14 +4,14 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from trimaran.spec.base import Spec
 from trimaran.spec.job import Job
-from trimaran.spec.noun import Noun
 from trimaran.spec.setup import Setup
 
 Status = Literal["pending", "running", "ok", "oom", "hang", "fail", "timeout", "cancelled", "lost"]
 
 
-class Outcome(Noun):
+class Outcome(Spec):
     status: Status
     reason: str = Field("", description="In words: why it failed, or what to know about it ('may hang').")
     seconds: PositiveFloat | None = Field(None, description="Seconds per iteration: the median of those measured.")
@@ -29,7 +29,7 @@ class Outcome(Noun):
     nan: NonNegativeInt | None = None
 
 
-class Source(Noun):
+class Source(Spec):
     kind: Literal["run", "log", "notes", "csv", "published"]
     file: str = ""
     line: PositiveInt | None = None
@@ -40,7 +40,7 @@ class Source(Noun):
     note: str = ""
 
 
-class Trial(Noun):
+class Trial(Spec):
     id: str
     setup: Setup
     job: Job | None = Field(None, description="The whole Job, where it is known.")

@@ -57,7 +57,7 @@ def job_text(folder: Folder, out: Path, data: str | None) -> str:
     devices = 1 if on_cpu else machine.devices_per_node
     values = {
         "name": folder.model.name,
-        "model": {**folder.model.plain(), "source": f"imported from {folder.family.name} in Hugging Face's format"},
+        "model": {**folder.model.to_dict(), "source": f"imported from {folder.family.name} in Hugging Face's format"},
         "cluster": {"preset": "here", "devices_per_node": devices},
         "trainer": "trimaran",
         "layout": {"dp": devices, "zero": 1 if devices > 1 else 0, "micro_batch": 1},

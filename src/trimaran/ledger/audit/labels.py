@@ -18,7 +18,7 @@ def size_label(parameters: float) -> str:
 
 def check_label(trial: Trial) -> Iterator[Finding]:
     setup, label = trial.setup, label_parameters(trial.setup.size_label)
-    model = setup.shape()
+    model = setup.to_model()
     if label is None or model is None:
         return
     layers = transformer_parameters(model)
@@ -52,6 +52,6 @@ def check_label(trial: Trial) -> Iterator[Finding]:
 
 
 def _with_usual_ffn(trial: Trial) -> str:
-    model = trial.setup.model_copy(update={"ffn_hidden": None}).shape()
+    model = trial.setup.model_copy(update={"ffn_hidden": None}).to_model()
     assert model is not None
     return f"{total_parameters(model) / 1e9:.1f}B"

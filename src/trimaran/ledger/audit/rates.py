@@ -88,7 +88,7 @@ def expected_tags(trial: Trial, formulas: dict[tuple[str, str], str]) -> tuple[s
     families = [tag.partition("-")[0] for tag in named] if named else ["exact", "approx", "label"]
     if named and families[0] not in ("exact", "approx"):
         return named
-    if setup.shape() is None and "label" not in families:
+    if setup.to_model() is None and "label" not in families:
         families.append("label")
     factors = "43" if setup.recompute is None else _factor(trial)
     return tuple(f"{family}-{factor}" for family in families for factor in factors)

@@ -23,7 +23,7 @@ def check_really(remark: Remark, trials: Mapping[str, Trial]) -> Iterator[Findin
 
 def _ffn_of(trial: Trial, size: str) -> int | None:
     """The ffn_hidden at which the stated shape has the stated size."""
-    wanted, model = label_parameters(size), trial.setup.shape()
+    wanted, model = label_parameters(size), trial.setup.to_model()
     if wanted is None or model is None:
         return None
     without_mlp = total_parameters(model) - model.layers * 2 * model.hidden * model.ffn_hidden

@@ -219,9 +219,9 @@ class _MegatronReader(LogReader):
         run.notes += remarks_of(arguments)
         deepspeed = "deepspeed" in arguments or any(sign in run.text for sign in _DEEPSPEED_SIGNS)
         framework = arguments.get("framework") or ("megatron-deepspeed" if deepspeed else "megatron-lm")
-        setup = setup_of(arguments).but(framework=framework)
+        setup = setup_of(arguments).replace(framework=framework)
         if setup.seq_len is None and run.text and not run.varying_length:
-            setup = setup.but(seq_len=fields.tokens_per_sample(run.text, run.last_text))
+            setup = setup.replace(seq_len=fields.tokens_per_sample(run.text, run.last_text))
         if run.varying_length:
             run.notes.append("A curriculum changes the sequence length: tokens per second are not known.")
         return trial_of(run, self._file, setup, None if framework == "megatron-deepspeed" else "model", several)

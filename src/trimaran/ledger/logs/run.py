@@ -136,7 +136,7 @@ def trial_of(run: Run, file: str, setup: Setup, formula: str | None, several: bo
     measured = run.measured() if run.numbers else None
     failure = run.failure
     if measured and measured.batch:
-        setup = setup.but(gbs=measured.batch)
+        setup = setup.replace(gbs=measured.batch)
     outcome = _outcome(run, measured, setup, formula)
     notes = [*(measured.notes if measured else ()), *run.notes]
     if run.loss is not None and not math.isfinite(run.loss):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from trimaran.ledger.reading import Reading
 from trimaran.ledger.tables import cells, row
 from trimaran.spec import Mistake, Outcome, Setup, Source, Trial
-from trimaran.spec.mistake import nearest_name
+from trimaran.spec.mistake import did_you_mean
 from trimaran.spec.trial import Status
 
 # Column of the file -> field of Setup or Outcome. `trimaran results --csv` writes these, in this order.
@@ -102,7 +102,7 @@ def _check_columns(names: list[str], file: str) -> None:
     unknown = [name for name in names if name not in KNOWN]
     if unknown:
         listed = ", ".join(repr(name) for name in unknown)
-        raise Mistake(f"{file} has unknown columns: {listed}.{nearest_name(unknown[0], KNOWN)}")
+        raise Mistake(f"{file} has unknown columns: {listed}.{did_you_mean(unknown[0], KNOWN)}")
     if len(set(names)) < len(names):
         raise Mistake(f"{file} has two columns of the same name.")
     if not RESULTS & set(names):
@@ -151,7 +151,7 @@ def _outcome(values: dict[str, str], where: str) -> dict[str, Any]:
 
     state = values.get("status", "").strip().lower()
     if state not in STATUSES:
-        raise Mistake(f"{where}, column status, is {state!r}.{nearest_name(state, STATUSES)}")
+        raise Mistake(f"{where}, column status, is {state!r}.{did_you_mean(state, STATUSES)}")
     milliseconds = quantity("iteration time (ms)")
     iterations = quantity("iterations")
     return {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.spec.machines import two_cores
 from tests.spec.nouns import jobs
 from trimaran.spec import Job, Mistake, Ramp, presets
-from trimaran.spec.changes import changed
-from trimaran.spec.files import expand, load_job
+from trimaran.spec.files import expand_preset, load_job
 from trimaran.spec.here import shared_by
+from trimaran.spec.settings import apply_settings
 
 
 @pytest.fixture
@@ -58,31 +58,31 @@ def at(job: Job, field: str) -> Any:
     ],
 )
 def test_a_setting_changes_its_field(tiny: Job, setting: str, field: str, value: object) -> None:
-    assert at(changed(tiny, [setting]), field) == value
+    assert at(apply_settings(tiny, [setting]), field) == value
 
 
 def test_a_setting_changes_nothing_else(tiny: Job) -> None:
-    assert changed(tiny, []) == tiny
-    assert changed(tiny, ["steps=7"]) == tiny.but(steps=7)
+    assert apply_settings(tiny, []) == tiny
+    assert apply_settings(tiny, ["steps=7"]) == tiny.replace(steps=7)
 
 
 def test_settings_are_made_together_and_judged_once() -> None:
     """8 devices: either half of the change alone would be refused."""
     job = load_job("gpt-1b3-h200")
     eight = ["cluster.devices_per_node=8", "layout.dp=2", "layout.tp=4", "layout.micro_batch=8"]
-    assert changed(job, eight).layout.devices == 8
+    assert apply_settings(job, eight).layout.devices == 8
     with pytest.raises(Mistake, match="nearest Job that works"):
-        changed(job, eight[:2])
+        apply_settings(job, eight[:2])
 
 
 def test_parts_of_what_was_not_there_can_be_set_one_by_one(tiny: Job) -> None:
-    job = changed(tiny, ["batch.ramp.start=4", "batch.ramp.increment=4", "batch.ramp.samples=32"])
+    job = apply_settings(tiny, ["batch.ramp.start=4", "batch.ramp.increment=4", "batch.ramp.samples=32"])
     assert job.batch.sizes() == (4, 8, 12, 16)
-    assert changed(tiny, ["data=wiki", "data.documents=apart"]).data.source == "wiki"
+    assert apply_settings(tiny, ["data=wiki", "data.documents=apart"]).data.source == "wiki"
 
 
 def test_an_explicit_split_comes_with_its_stages(tiny: Job) -> None:
-    assert changed(tiny, ["layout.pp=3", "layout.split=[1,2,1]"]).stage_layers == (1, 2, 1)
+    assert apply_settings(tiny, ["layout.pp=3", "layout.split=[1,2,1]"]).stage_layers == (1, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -99,33 +99,33 @@ def test_an_explicit_split_comes_with_its_stages(tiny: Job) -> None:
 def test_what_follows_from_a_shape_follows_unless_stated(
     tiny: Job, settings: list[str], ffn_hidden: int, kv_heads: int
 ) -> None:
-    model = changed(tiny, settings).model
+    model = apply_settings(tiny, settings).model
     assert (model.ffn_hidden, model.kv_heads) == (ffn_hidden, kv_heads)
 
 
 @pytest.mark.parametrize("changes", [{"hidden": 1024}, {"heads": 8}, {"hidden": 1024, "ffn_hidden": 64}, {"layers": 2}])
 def test_a_job_file_and_settings_change_a_preset_alike(changes: dict[str, int]) -> None:
     job = load_job("gpt-1b3-h200")
-    in_file = job.but(model=expand("models", {"preset": "gpt-1b3", **changes}))
-    assert changed(job, [f"model.{field}={value}" for field, value in changes.items()]) == in_file
+    in_file = job.replace(model=expand_preset("models", {"preset": "gpt-1b3", **changes}))
+    assert apply_settings(job, [f"model.{field}={value}" for field, value in changes.items()]) == in_file
 
 
 def test_on_a_cpu_machine_the_processes_follow_the_layout_and_share_its_memory(tiny: Job) -> None:
     """Two cores with 16 GiB."""
-    four = changed(tiny, ["layout.tp=2", "layout.dp=2"])
+    four = apply_settings(tiny, ["layout.tp=2", "layout.dp=2"])
     assert (four.cluster.devices, four.cluster.device.memory_gib) == (4, 4.0)
-    assert changed(four, ["layout.tp=1", "layout.dp=1"]).cluster == tiny.cluster
+    assert apply_settings(four, ["layout.tp=1", "layout.dp=1"]).cluster == tiny.cluster
 
 
 def test_devices_that_are_stated_or_real_do_not_follow(tiny: Job) -> None:
     with pytest.raises(Mistake, match=r"layout\.tp=2, cluster\.devices_per_node=1: .* = 2 devices.* have 1"):
-        changed(tiny, ["layout.tp=2", "cluster.devices_per_node=1"])
+        apply_settings(tiny, ["layout.tp=2", "cluster.devices_per_node=1"])
     with pytest.raises(Mistake, match=r"= 2 devices.* have 1"):
-        changed(load_job("gpt-1b3-h200"), ["layout.tp=2"])
+        apply_settings(load_job("gpt-1b3-h200"), ["layout.tp=2"])
 
 
 def test_any_job_can_be_moved_to_a_cpu_machine(tiny: Job) -> None:
-    assert changed(load_job("gpt-1b3-h200"), ["cluster=here", "layout.tp=4"]).cluster.devices == 4
+    assert apply_settings(load_job("gpt-1b3-h200"), ["cluster=here", "layout.tp=4"]).cluster.devices == 4
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=5))
@@ -162,27 +162,27 @@ def test_a_shared_machine_keeps_its_memory(processes: list[int]) -> None:
 )
 def test_a_wrong_setting_gets_a_sentence(tiny: Job, setting: str, words: list[str]) -> None:
     with pytest.raises(Mistake) as caught:
-        changed(tiny, [setting])
+        apply_settings(tiny, [setting])
     for word in words:
         assert word in str(caught.value)
 
 
 def test_every_field_of_a_preset_can_be_set_to_what_it_is(tiny: Job) -> None:
     for noun in ("model", "cluster", "trainer", "layout", "batch", "recipe", "data"):
-        for field, value in getattr(tiny, noun).plain().items():
+        for field, value in getattr(tiny, noun).to_dict().items():
             text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
-            assert changed(tiny, [f"{noun}.{field}={text}"]) == tiny
+            assert apply_settings(tiny, [f"{noun}.{field}={text}"]) == tiny
 
 
 @settings(max_examples=25)
 @given(jobs(), jobs())
 def test_settings_can_turn_any_job_into_any_other(one: Job, other: Job) -> None:
-    every = [f"{field}={yaml.safe_dump(value, default_flow_style=True)}" for field, value in other.plain().items()]
-    assert changed(one, every) == other
+    every = [f"{field}={yaml.safe_dump(value, default_flow_style=True)}" for field, value in other.to_dict().items()]
+    assert apply_settings(one, every) == other
 
 
 def test_settings_name_presets_that_exist() -> None:
-    job = changed(
+    job = apply_settings(
         load_job("gpt-1b3-h200"), ["trainer=megatron-lm", "cluster={preset: dgx-h100, nodes: 1}", "layout.tp=8"]
     )
     assert job.trainer == presets.trainer("megatron-lm")

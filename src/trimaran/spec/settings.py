@@ -7,28 +7,28 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
+from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
-from trimaran.spec.data import source_alone
-from trimaran.spec.files import PARTS, expand
+from trimaran.spec.data import expand_source
+from trimaran.spec.files import PARTS, expand_preset
 from trimaran.spec.here import is_cpu_here, shared_by
 from trimaran.spec.job import Job
 from trimaran.spec.layout import Layout
-from trimaran.spec.mistake import Mistake, nearest_names
-from trimaran.spec.model import without_followers
-from trimaran.spec.noun import Noun
+from trimaran.spec.mistake import Mistake, close_names
+from trimaran.spec.model import drop_derived
 
 
-def changed(job: Job, settings: Sequence[str]) -> Job:
+def apply_settings(job: Job, settings: Sequence[str]) -> Job:
     """The Job with every setting made, then checked once: tp=2 and dp=1 may each be impossible without the other.
 
     A setting is `field=value`, the value in YAML. What follows from a changed field follows here too: ffn_hidden from
     hidden, kv_heads from heads, and on a CPU machine detected as `here` the devices from the layout.
     """
     what = " with ".join([f"The job {job.name}", *([", ".join(settings)] if settings else [])])
-    return job_with(job.model_dump(), settings, what)
+    return build_job(job.model_dump(), settings, what)
 
 
-def job_with(values: dict[str, Any], settings: Sequence[str], what: str) -> Job:
+def build_job(values: dict[str, Any], settings: Sequence[str], what: str) -> Job:
     """A Job of plain values and settings; values that the settings bring may be missing before."""
     stated: dict[str, set[str]] = {}  # which fields of each noun the settings name
     for setting in settings:
@@ -40,7 +40,7 @@ def job_with(values: dict[str, Any], settings: Sequence[str], what: str) -> Job:
             value = _whole(first, value)
         _place(values, [first, *inner], value)
     if isinstance(values["model"], dict):
-        values["model"] = without_followers(values["model"], stated.get("model", ()))
+        values["model"] = drop_derived(values["model"], stated.get("model", ()))
     if "devices_per_node" not in stated.get("cluster", ()):
         values["cluster"] = _following(values["cluster"], values["layout"])
     return Job.of(values, what)
@@ -82,11 +82,11 @@ def _known(names: list[str]) -> tuple[list[str], Any]:
 def _meant(names: list[str]) -> str:
     """The field of that name in another noun, else the one most like it."""
     every = list(_fields(Job))
-    near = [field for field in every if field.split(".")[-1] == names[-1]] or nearest_names(".".join(names), every)
+    near = [field for field in every if field.split(".")[-1] == names[-1]] or close_names(".".join(names), every)
     return f"; did you mean {' or '.join(near[:3])}?" if near else "."
 
 
-def _fields(noun: type[Noun], before: str = "") -> Iterator[str]:
+def _fields(noun: type[Spec], before: str = "") -> Iterator[str]:
     for name, field in noun.model_fields.items():
         yield before + name
         inner = _noun(field.annotation)
@@ -94,9 +94,9 @@ def _fields(noun: type[Noun], before: str = "") -> Iterator[str]:
             yield from _fields(inner, f"{before}{name}.")
 
 
-def _noun(kind: Any) -> type[Noun] | None:
+def _noun(kind: Any) -> type[Spec] | None:
     """The noun that a field holds, also where it may be None."""
-    return next((each for each in _kinds(kind) if isinstance(each, type) and issubclass(each, Noun)), None)
+    return next((each for each in _kinds(kind) if isinstance(each, type) and issubclass(each, Spec)), None)
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:
@@ -106,8 +106,8 @@ def _kinds(kind: Any) -> tuple[Any, ...]:
 def _whole(name: str, value: Any) -> Any:
     """A whole noun is read as in a Job file, where a preset's name or a data set's path is enough."""
     if name == "data":
-        return source_alone(value)
-    return expand(PARTS[name], value) if name in PARTS else value
+        return expand_source(value)
+    return expand_preset(PARTS[name], value) if name in PARTS else value
 
 
 def _place(values: dict[str, Any], path: list[str], value: Any) -> None:

@@ -6,10 +6,10 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trimaran.spec.mistake import Mistake, sentence
+from trimaran.spec.mistake import Mistake, validation_message
 
 
-class Noun(BaseModel):
+class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
 
     @classmethod
@@ -19,13 +19,13 @@ class Noun(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             name = what or f"This {cls.__name__.lower()}"
-            raise Mistake(sentence(error, name, _all_keys(cls))) from None
+            raise Mistake(validation_message(error, name, _all_keys(cls))) from None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Every field, defaults included: a file that is complete by itself."""
         return self.model_dump(mode="json")
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """The same with some fields changed, checked again."""
         return type(self).of({**self.model_dump(), **changes})
 
@@ -33,7 +33,7 @@ class Noun(BaseModel):
         return self.model_dump_json()
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True, width=100)
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
 
     @classmethod
     def from_json(cls, text: str, *, trusted: bool = False) -> Self:
