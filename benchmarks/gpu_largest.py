@@ -18,7 +18,7 @@ from typing import Any
 from asking import need_gpu
 from stdlib_training import TRIMARAN
 from trimaran.cli.show import print_table
-from trimaran.plan.explained import explained
+from trimaran.planner.explained import explained
 from trimaran.spec import Job
 from trimaran.spec.files import load_job, save
 from trimaran.spec.settings import apply_settings

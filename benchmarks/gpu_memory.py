@@ -18,7 +18,7 @@ import torch
 from asking import job_asked, need_gpu
 from gpu_steps import weighed
 from trimaran.cli.show import print_table
-from trimaran.plan.explained import explained
+from trimaran.planner.explained import explained
 from trimaran.spec import Job
 from trimaran.spec.settings import apply_settings
 

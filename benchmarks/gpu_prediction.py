@@ -16,7 +16,7 @@ import torch
 from asking import need_gpu
 from gpu_steps import forget, ours, timed
 from trimaran.cli.show import print_table
-from trimaran.plan.explained import explained, number
+from trimaran.planner.explained import explained, number
 from trimaran.spec import Job
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings

@@ -19,8 +19,8 @@ COMMAND = "plan bloom-176b --on jean-zay-a100-80gb --nodes 48 --gbs 2048"
 
 PEAK = """
 import resource
-from trimaran.plan.question import Question, batch_of, with_nodes
-from trimaran.plan.ranking import search
+from trimaran.planner.question import Question, batch_of, with_nodes
+from trimaran.planner.ranking import search
 from trimaran.spec import presets
 question = Question(presets.model("sc21-1t"), with_nodes(presets.cluster("selene"), 256), presets.trainer("trimaran"),
                     batch_of(3072), "bf16")
@@ -32,8 +32,8 @@ print(found.counts.considered - found.counts.refused, resource.getrusage(resourc
 def rate() -> tuple[int, float]:
     """Layouts costed, and the seconds that took: enumeration, time and memory of every one of them."""
     from trimaran.cost.predict import predict
-    from trimaran.plan.candidates import blocks
-    from trimaran.plan.question import Question, batch_of
+    from trimaran.planner.candidates import blocks
+    from trimaran.planner.question import Question, batch_of
     from trimaran.spec import presets
 
     question = Question(

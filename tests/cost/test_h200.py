@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.plan.explained import Explained, explained
+from trimaran.planner.explained import Explained, explained
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimaran.plan.compare import Compared
-    from trimaran.plan.question import Question
-    from trimaran.plan.ranking import Choices
+    from trimaran.planner.compare import Compared
+    from trimaran.planner.question import Question
+    from trimaran.planner.ranking import Choices
     from trimaran.spec import Job
 
 
@@ -33,7 +33,7 @@ def asked_for(file: Path, on: str, given: dict[str, Any]) -> "Job":
 
 def asked_by(job: "Job", nodes: int | None, fix: list[str] | None) -> "Question":
     """Everything of the job but its layout; its own nodes are the most, unless more are offered."""
-    from trimaran.plan.question import Question, fixed_of, with_nodes
+    from trimaran.planner.question import Question, fixed_of, with_nodes
 
     return Question(
         model=job.model,

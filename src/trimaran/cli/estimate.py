@@ -7,8 +7,8 @@ import typer
 from trimaran.cli.plan import FixOption, JsonOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
 
 if TYPE_CHECKING:
-    from trimaran.plan.estimates import Estimate
-    from trimaran.plan.question import Question
+    from trimaran.planner.estimates import Estimate
+    from trimaran.planner.question import Question
 
 BAR = 48  # characters of the longest bar
 
@@ -39,8 +39,8 @@ def estimate(
     --price 1.5 --mtbf-hours 10000`
     """
     from trimaran.cli.plan import question
-    from trimaran.plan.estimates import Failures, Prices, curve, node_counts, on_nodes, tokens_of
-    from trimaran.plan.relax import impossible
+    from trimaran.planner.estimates import Failures, Prices, curve, node_counts, on_nodes, tokens_of
+    from trimaran.planner.relax import impossible
     from trimaran.spec import Mistake
 
     _positive("--watts", watts)

@@ -7,8 +7,8 @@ import typer
 from trimaran.cli.train import SettingsOption
 
 if TYPE_CHECKING:
-    from trimaran.plan.explained import Explained
-    from trimaran.plan.timeline import Span
+    from trimaran.planner.explained import Explained
+    from trimaran.planner.timeline import Span
     from trimaran.spec import Job
 
 BAR = 40
@@ -32,7 +32,7 @@ def explain(
     """
     import sys
 
-    from trimaran.plan.explained import explained
+    from trimaran.planner.explained import explained
     from trimaran.spec.files import load_job
     from trimaran.spec.settings import apply_settings
 
@@ -54,7 +54,7 @@ def explain(
 
 def _answer(made: "Explained") -> dict[str, Any]:
     """Memory in bytes by stage and part, the step in seconds by part."""
-    from trimaran.plan.explained import number
+    from trimaran.planner.explained import number
 
     return {
         "job": made.job.name,
@@ -75,8 +75,8 @@ def _answer(made: "Explained") -> dict[str, Any]:
 
 def _print(job: "Job", answer: dict[str, Any]) -> None:
     from trimaran.cli.show import console
-    from trimaran.plan.explained import MEMORY
-    from trimaran.plan.parts import MEANING
+    from trimaran.planner.explained import MEMORY
+    from trimaran.planner.parts import MEANING
 
     out, gib = console(), 2**30
     layout = job.layout
@@ -114,7 +114,7 @@ def _draw(job: "Job", spans: "list[Span]", drawn: int, bubble: float) -> None:
     from rich.text import Text
 
     from trimaran.cli.show import console
-    from trimaran.plan.timeline import idle_share
+    from trimaran.planner.timeline import idle_share
 
     if job.layout.pp == 1:
         return

@@ -15,7 +15,7 @@ from trimaran.cli.plan import (
 )
 
 if TYPE_CHECKING:
-    from trimaran.plan.sizes import Fit
+    from trimaran.planner.sizes import Fit
     from trimaran.spec import Model
 
 
@@ -40,7 +40,7 @@ def fit(
     Example: `trimaran fit gpt3-175b --on jean-zay-v100-32gb` or `trimaran fit --on jean-zay-a100-80gb --nodes 1`
     """
     from trimaran.cli.plan import question
-    from trimaran.plan.sizes import MOST_NODES, fewest_nodes, largest_model
+    from trimaran.planner.sizes import MOST_NODES, fewest_nodes, largest_model
     from trimaran.spec import Mistake
 
     if not 0 < aspect < 1e5:
@@ -59,7 +59,7 @@ def _show(found: "Fit", too_large: "Model | None", json: bool) -> None:
     from trimaran.cli.plan import cells, print_layouts, record
     from trimaran.cli.show import print_json
     from trimaran.cost.parameters import total_parameters
-    from trimaran.plan.ranking import choices, distinct
+    from trimaran.planner.ranking import choices, distinct
 
     asked = found.question
     chosen = choices(asked, distinct(found.found), 3)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from trimaran.plan.compare import Compared
-    from trimaran.plan.question import Question
-    from trimaran.plan.ranking import Choices
+    from trimaran.planner.compare import Compared
+    from trimaran.planner.question import Question
+    from trimaran.planner.ranking import Choices
 
 OnOption = Annotated[str, typer.Option("--on", help="The cluster: a preset's name, a file, or 'here'.")]
 NodesOption = Annotated[int | None, typer.Option("--nodes", help="The most nodes to use; else all of the cluster.")]
@@ -64,10 +64,10 @@ def plan(
     Example: `trimaran plan bloom-176b --on jean-zay-a100-80gb --nodes 48 --gbs 2048 --fix recompute=full`
     """
     from trimaran.cli.comparing import asked_by, asked_for, tell, with_yours
-    from trimaran.plan.compare import compared
-    from trimaran.plan.ranking import choices, distinct, search
-    from trimaran.plan.relax import impossible
-    from trimaran.plan.why import why
+    from trimaran.planner.compare import compared
+    from trimaran.planner.ranking import choices, distinct, search
+    from trimaran.planner.relax import impossible
+    from trimaran.planner.why import why
 
     given = {"MODEL": model, "--gbs": gbs, "--ramp": ramp, "--trainer": trainer, "--precision": precision}
     given["--optimizer"] = optimizer
@@ -112,7 +112,7 @@ def question(
     """The options of a command as a Question; every wrong one is a sentence."""
     from typing import cast, get_args
 
-    from trimaran.plan.question import Question, batch_of, fixed_of, usual_precision, with_nodes
+    from trimaran.planner.question import Question, batch_of, fixed_of, usual_precision, with_nodes
     from trimaran.spec import Mistake, presets
     from trimaran.spec.cluster import Precision
     from trimaran.spec.files import load_cluster, load_model
@@ -233,7 +233,7 @@ def print_layouts(title: str, rows: list[list[str]]) -> None:
 
 
 def _left_out(asked: "Question", counts: Any) -> str:
-    from trimaran.plan.candidates import cuts_excluded
+    from trimaran.planner.candidates import cuts_excluded
 
     cuts = "; ".join(f"{count:,} because {reason}" for reason, count in cuts_excluded(asked).items() if count)
     said = f"{counts.feasible:,} layouts fit, of {counts.considered:,}: {counts.memory:,} need more memory,"
@@ -249,7 +249,7 @@ def _print_json(
     from trimaran.cli.comparing import record_of
     from trimaran.cli.show import print_json
     from trimaran.cost.parameters import total_parameters
-    from trimaran.plan.candidates import cuts_excluded
+    from trimaran.planner.candidates import cuts_excluded
 
     print_json(
         {

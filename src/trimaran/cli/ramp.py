@@ -9,9 +9,9 @@ from trimaran.cli.estimate import layout_text
 from trimaran.cli.plan import FixOption, JsonOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
 
 if TYPE_CHECKING:
-    from trimaran.plan.hand_schedules import Stage
-    from trimaran.plan.question import Question
-    from trimaran.plan.ramping import Phase, Schedule
+    from trimaran.planner.hand_schedules import Stage
+    from trimaran.planner.question import Question
+    from trimaran.planner.ramping import Phase, Schedule
 
 
 def ramp(
@@ -38,9 +38,9 @@ def ramp(
     --trainer megatron-deepspeed-2022 --compare 16:32:1,16:64:2,16:128:4,32:256:4,64:512:4`
     """
     from trimaran.cli.plan import question
-    from trimaran.plan.estimates import tokens_of
-    from trimaran.plan.hand_schedules import parse_stages
-    from trimaran.plan.ramping import phases
+    from trimaran.planner.estimates import tokens_of
+    from trimaran.planner.hand_schedules import parse_stages
+    from trimaran.planner.ramping import phases
     from trimaran.spec import Mistake
 
     if not 0 <= switch_minutes < float("inf"):
@@ -69,10 +69,10 @@ def _plan(
     asked: "Question", run: "Sequence[Phase]", hands: "list[tuple[str, tuple[Stage, ...]]]", switch_hours: float
 ) -> "tuple[Schedule, list[dict[str, Any]]]":
     """The best schedule, and beside it the rules of thumb and the schedules made by hand."""
-    from trimaran.plan.estimates import best_step
-    from trimaran.plan.hand_schedules import by_hand, losses, ramp_loss, reason
-    from trimaran.plan.ramping import NoLayout, choices_for, practical, single, soonest
-    from trimaran.plan.relax import impossible
+    from trimaran.planner.estimates import best_step
+    from trimaran.planner.hand_schedules import by_hand, losses, ramp_loss, reason
+    from trimaran.planner.ramping import NoLayout, choices_for, practical, single, soonest
+    from trimaran.planner.relax import impossible
     from trimaran.spec import Batch
 
     try:

@@ -15,7 +15,7 @@ from trimaran.cli.plan import (
 )
 
 if TYPE_CHECKING:
-    from trimaran.plan.shapes import Shaped
+    from trimaran.planner.shapes import Shaped
 
 
 def shape(
@@ -46,7 +46,7 @@ def shape(
     from rich.console import Console
 
     from trimaran.cli.plan import question
-    from trimaran.plan.shapes import models, ranked
+    from trimaran.planner.shapes import models, ranked
     from trimaran.spec import Mistake
 
     for name, values in (("--hidden", hidden), ("--heads", heads), ("--layers", layers)):

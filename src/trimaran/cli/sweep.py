@@ -123,8 +123,8 @@ def _asked(
 def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: list[str] | None) -> "Sweep":
     """The planner's best as alternatives to the best of them, told by the fields in which they differ."""
     from trimaran.cli.plan import question
-    from trimaran.plan.ranking import distinct, search
-    from trimaran.plan.relax import impossible
+    from trimaran.planner.ranking import distinct, search
+    from trimaran.planner.relax import impossible
     from trimaran.spec import Sweep
 
     asked = question(model, on, nodes, gbs, fix=fix)

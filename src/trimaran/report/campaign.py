@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from trimaran.ledger.audit import Finding
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import Choices, Found
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import Choices, Found
 from trimaran.spec import Job, Trial
 
 

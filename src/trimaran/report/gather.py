@@ -11,9 +11,9 @@ from trimaran.ledger.published import published
 from trimaran.ledger.query import Condition
 from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import choices, distinct, search
-from trimaran.plan.why import why
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import choices, distinct, search
+from trimaran.planner.why import why
 from trimaran.report.campaign import Campaign, Expected, Planned, Row
 from trimaran.report.jobs import job_of
 from trimaran.report.rows import expected_of, rows_of

@@ -3,7 +3,7 @@
 from statistics import mean
 
 from trimaran.cost.predict import COVERAGE
-from trimaran.plan.explained import explained, number
+from trimaran.planner.explained import explained, number
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.jobs import job_of
 from trimaran.spec import Layout

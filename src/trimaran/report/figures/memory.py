@@ -4,7 +4,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from trimaran.plan.explained import MEMORY, Explained
+from trimaran.planner.explained import MEMORY, Explained
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import GREEN, RED, SEVERAL, Figure, plot
 from trimaran.report.figures.shown import shown

@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from trimaran.plan.parts import MEANING
+from trimaran.planner.parts import MEANING
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import SEVERAL, Figure, plot
 from trimaran.report.figures.shown import shown

@@ -1,6 +1,6 @@
 """The layouts that figures of bars compare: the fastest measured, and the planner's pick where it was not tried."""
 
-from trimaran.plan.explained import Explained, explained
+from trimaran.planner.explained import Explained, explained
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import MOST
 from trimaran.report.jobs import job_of

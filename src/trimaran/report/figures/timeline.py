@@ -2,8 +2,8 @@
 
 import plotly.graph_objects as go
 
-from trimaran.plan.explained import explained
-from trimaran.plan.timeline import idle_share
+from trimaran.planner.explained import explained
+from trimaran.planner.timeline import idle_share
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import BLUE, GREEN, ORANGE, Figure, plot
 

@@ -10,9 +10,9 @@ from trimaran.cost.columns import Columns
 from trimaran.cost.gemm import wave_efficiency
 from trimaran.cost.parameters import layer_parameters, total_parameters
 from trimaran.cost.time import fused_softmax
-from trimaran.plan.candidates import divisors
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import Found, search
+from trimaran.planner.candidates import divisors
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import Found, search
 from trimaran.spec import Mistake, Model
 
 TOLERANCE = 0.05  # of the target size

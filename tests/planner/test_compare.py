@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
-from trimaran.plan.compare import Compared, compared
-from trimaran.plan.question import Question, batch_of, with_nodes
-from trimaran.plan.ranking import rank_of, search
+from trimaran.planner.compare import Compared, compared
+from trimaran.planner.question import Question, batch_of, with_nodes
+from trimaran.planner.ranking import rank_of, search
 from trimaran.spec import Job, Layout, Model, presets
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
-from trimaran.plan.question import Question
+from trimaran.planner.question import Question
 from trimaran.spec import Batch, Job, Layout, presets
 from trimaran.spec.rules import problems
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.plan.timeline import Span, idle_share, timeline
+from trimaran.planner.timeline import Span, idle_share, timeline
 
 
 def equal(schedule: str, stages: int, micro_batches: int, virtual: int = 1) -> list[Span]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimaran.cost.predict import interval
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import search
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import search
 from trimaran.spec import Cluster, Layout, Mistake
 
 MOST_DEVICES = 100_000

@@ -7,8 +7,8 @@ import numpy as np
 
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import Interval, interval
-from trimaran.plan.parts import PARTS, Parts, parts_of
-from trimaran.plan.timeline import Span, timeline
+from trimaran.planner.parts import PARTS, Parts, parts_of
+from trimaran.planner.timeline import Span, timeline
 from trimaran.spec import Job
 
 STAGES = ("first", "middle", "last")

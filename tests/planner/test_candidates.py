@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.plan.candidates import blocks, cuts_excluded, divisors, layout_of
-from trimaran.plan.question import Question, batch_of, fixed_of
+from trimaran.planner.candidates import blocks, cuts_excluded, divisors, layout_of
+from trimaran.planner.question import Question, batch_of, fixed_of
 from trimaran.spec import Batch, Job, Layout, Model, Ramp, presets
 from trimaran.spec.rules import problems
 from trimaran.spec.trainer import Recompute, Schedule

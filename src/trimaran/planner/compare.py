@@ -7,10 +7,10 @@ import numpy as np
 
 from trimaran.cost.columns import Columns, of_jobs
 from trimaran.cost.predict import predict
-from trimaran.plan.candidates import weighted_as_costed
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import OBJECTIVES, Choices, Counts, Found, choices, rank_of
-from trimaran.plan.why import difference
+from trimaran.planner.candidates import weighted_as_costed
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import OBJECTIVES, Choices, Counts, Found, choices, rank_of
+from trimaran.planner.why import difference
 from trimaran.spec import Job
 
 BEST, OWN = 0, 1  # places in `pair`

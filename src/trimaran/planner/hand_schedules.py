@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trimaran.plan.ramping import Choice, Phase, Schedule, Stretch
+from trimaran.planner.ramping import Choice, Phase, Schedule, Stretch
 from trimaran.spec import Mistake
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from trimaran.cost.parameters import total_parameters
-from trimaran.plan.question import Question, batch_of, fixed_of, with_nodes
-from trimaran.plan.ranking import search
-from trimaran.plan.shapes import models, ranked
-from trimaran.plan.sizes import fewest_nodes, largest_model, shape
+from trimaran.planner.question import Question, batch_of, fixed_of, with_nodes
+from trimaran.planner.ranking import search
+from trimaran.planner.shapes import models, ranked
+from trimaran.planner.sizes import fewest_nodes, largest_model, shape
 from trimaran.spec import Mistake, presets
 
 A100 = presets.cluster("jean-zay-a100-80gb")

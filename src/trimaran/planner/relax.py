@@ -3,9 +3,9 @@
 from math import log
 from typing import Any
 
-from trimaran.plan.candidates import layout_of
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import Found, search
+from trimaran.planner.candidates import layout_of
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import Found, search
 from trimaran.spec import Batch, Mistake
 
 DOUBLINGS = 8  # of the nodes or the batch, before we say that neither helps

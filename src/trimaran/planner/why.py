@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from trimaran.plan.parts import MEANING, PARTS, parts_of
-from trimaran.plan.question import Question
-from trimaran.plan.ranking import Found
+from trimaran.planner.parts import MEANING, PARTS, parts_of
+from trimaran.planner.question import Question
+from trimaran.planner.ranking import Found
 
 ASKED = {"tp": "tensor width", "pp": "pipeline depth", "mbs": "micro batch"}
 SHORT_OF_LAYOUT = ("tp", "pp", "dp", "mbs")

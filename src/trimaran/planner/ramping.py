@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from trimaran.cost.columns import Columns
 from trimaran.cost.predict import predict
-from trimaran.plan.candidates import blocks, layout_of
-from trimaran.plan.question import Question
+from trimaran.planner.candidates import blocks, layout_of
+from trimaran.planner.question import Question
 from trimaran.spec import Batch, Layout, Mistake, Ramp
 
 Ids = npt.NDArray[np.int64]

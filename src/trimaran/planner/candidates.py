@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, of_model
-from trimaran.plan.question import Question
+from trimaran.planner.question import Question
 from trimaran.spec import Layout
 from trimaran.spec.rules import gemm_dims
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from trimaran.cost.columns import Columns
 from trimaran.cost.memory import memory
 from trimaran.cost.predict import Interval, interval, predict
-from trimaran.plan.candidates import Array, Block, blocks, layout_of
-from trimaran.plan.parts import Parts, parts_of
-from trimaran.plan.question import Question
+from trimaran.planner.candidates import Array, Block, blocks, layout_of
+from trimaran.planner.parts import Parts, parts_of
+from trimaran.planner.question import Question
 from trimaran.spec import Layout
 
 KEPT = 256  # best layouts of a block that are kept, whatever their cut

@@ -7,11 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.plan.one_by_one import jobs, small_question
+from tests.planner.one_by_one import jobs, small_question
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
-from trimaran.plan.hand_schedules import Stage, by_hand, losses, parse_stages, ramp_loss, reason
-from trimaran.plan.ramping import (
+from trimaran.planner.hand_schedules import Stage, by_hand, losses, parse_stages, ramp_loss, reason
+from trimaran.planner.ramping import (
     Choice,
     Choices,
     Configuration,

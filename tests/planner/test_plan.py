@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from trimaran.cost.predict import interval
 from trimaran.ledger.published import published
-from trimaran.plan.parts import PARTS, parts_of
-from trimaran.plan.question import Question, batch_of, fixed_of, with_nodes
-from trimaran.plan.ranking import distinct, search, ties
-from trimaran.plan.relax import impossible
-from trimaran.plan.why import why
+from trimaran.planner.parts import PARTS, parts_of
+from trimaran.planner.question import Question, batch_of, fixed_of, with_nodes
+from trimaran.planner.ranking import distinct, search, ties
+from trimaran.planner.relax import impossible
+from trimaran.planner.why import why
 from trimaran.spec import Mistake, Model, Trial, presets
 
 A100 = presets.cluster("jean-zay-a100-80gb")

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from tests.plan.one_by_one import jobs, small_question
+from tests.planner.one_by_one import jobs, small_question
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
-from trimaran.plan.estimates import (
+from trimaran.planner.estimates import (
     Estimate,
     Failures,
     Prices,

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from trimaran.plan.question import Question, with_nodes
-from trimaran.plan.ranking import Found, search
+from trimaran.planner.question import Question, with_nodes
+from trimaran.planner.ranking import Found, search
 from trimaran.spec import Mistake, Model
 
 ASPECT = 128  # hidden over layers in the GPT-3 family: 4096/32, 5120/40, 12288/96
