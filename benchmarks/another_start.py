@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trimaran.cli.main import run
 from trimaran.cost.tensors import NamedTensor
-from trimaran.engine import weights
-from trimaran.engine.initial import fill
+from trimaran.engine.model.init_weights import fill
+from trimaran.engine.parallel import zero
 
 MOVED = (".qkv.weight", ".out.weight", ".up.weight", ".down.weight")
 APART = 0.026  # of a number: the root of the mean square of what rounding does to normal ones
@@ -27,7 +27,7 @@ def fill_apart(generator: torch.Generator, local: Tensor, tensor: NamedTensor, *
 
 
 def main() -> None:
-    weights.fill = partial(fill_apart, torch.Generator().manual_seed(SEED))  # type: ignore[assignment]
+    zero.fill = partial(fill_apart, torch.Generator().manual_seed(SEED))  # type: ignore[assignment]
     run()
 
 

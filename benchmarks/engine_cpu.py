@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimaran.cli.show import print_table
 from trimaran.data.source import Synthetic
-from trimaran.engine.batches import batch
-from trimaran.engine.collectives import TensorAxis
-from trimaran.engine.model import Stage
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings

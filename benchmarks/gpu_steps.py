@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.parallel.world import World, device_here
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, device_here
 from trimaran.spec import Job
 
 GPU = device_here(0, cpu=False)  # before anything is allocated, as the trainer does

@@ -32,7 +32,7 @@ from trimaran.cli.show import print_table
 from trimaran.cost.flops import FORMULAS
 from trimaran.cost.flops import Step as Work
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
+from trimaran.engine.loop.batches import batch
 from trimaran.spec import Job, Model
 
 ROUNDS, STEPS, WARM_UP, PROFILED, GOAL = 3, 5, 3, 2, 590.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimaran.engine.residual_norm import add_and_norm
+from trimaran.engine.kernels.residual_norm import add_and_norm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 # Of the largest number. bf16 has eight significant bits, and two are rounded to it, one after the other.

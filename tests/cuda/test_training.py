@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from trimaran.cost.tensors import NamedTensor
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.checkpoint import Checkpoints, live_tensors
+from trimaran.engine.checkpoint.checkpointer import Checkpoints, live_tensors
+from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.checkpoint.sharded_tensors import unpacked
 from trimaran.engine.heartbeat import Heartbeat
-from trimaran.engine.one_pass_adam import OnePassAdam
-from trimaran.engine.parts import unpacked
-from trimaran.engine.position import Position
-from trimaran.engine.run import Stop, loop
-from trimaran.engine.telling import Done, Teller
+from trimaran.engine.kernels.fused_adamw import OnePassAdam
+from trimaran.engine.kernels.transpose import turned
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.loop.train import Stop, loop
+from trimaran.engine.metrics.reporter import Done, Teller
+from trimaran.engine.parallel.world import World
+from trimaran.engine.parallel.zero import Slot
 from trimaran.engine.trainer import Asks, Trainer
-from trimaran.engine.turning import turned
-from trimaran.engine.weights import Slot
-from trimaran.engine.world import World
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 

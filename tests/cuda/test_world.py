@@ -10,7 +10,7 @@ import torch
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 TAKEN = """
 import torch
-from trimaran.engine.world import device_here
+from trimaran.engine.parallel.world import device_here
 kept = torch.empty(2**27, device=device_here(0, cpu=False))
 print(torch.cuda.memory_reserved() / 2**20)
 """

@@ -9,13 +9,13 @@ from torch import Tensor
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.stages import random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.checkpoint import Checkpoints
-from trimaran.engine.model import Stage
-from trimaran.engine.optimizer import create_moments
-from trimaran.engine.position import Position
+from trimaran.engine.checkpoint.checkpointer import Checkpoints
+from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.optimizer.adam import create_moments
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job, Layout
 
 FAMILIES: dict[str, dict[str, Any]] = {

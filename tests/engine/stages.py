@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from trimaran.engine.collectives import TensorAxis
-from trimaran.engine.model import Stage
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Model
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.spec.machines import two_cores
 from trimaran.data.source import Synthetic
-from trimaran.engine.batches import batch
+from trimaran.engine.loop.batches import batch
 from trimaran.spec import Batch, Data, Job, Layout, Model, presets
 
 CPU = torch.device("cpu")

@@ -16,13 +16,13 @@ from tests.engine.commands import ENVIRONMENT, LIMIT_SECONDS, TRIMARAN, finished
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.checkpoint import Checkpoints, newest
-from trimaran.engine.evaluation import evaluate
-from trimaran.engine.position import Position
-from trimaran.engine.tracker import Tracker
+from trimaran.engine.checkpoint.checkpointer import Checkpoints, newest
+from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.loop.evaluation import evaluate
+from trimaran.engine.memory.tracker import Tracker
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job, Mistake
 
 STEPS, SAVED_AT = 6, 3

@@ -13,10 +13,10 @@ from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
 from trimaran.data.source import Synthetic
-from trimaran.engine.batches import batch
-from trimaran.engine.compiled import compile_layers
+from trimaran.engine.kernels.compile import compile_layers
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
 

@@ -15,9 +15,9 @@ from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.stages import random_tokens, random_weights
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.engine_memory import layer_kept
-from trimaran.engine.compiled import compile_layers
+from trimaran.engine.kernels.compile import compile_layers
+from trimaran.engine.parallel.world import World
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World
 from trimaran.spec import Job
 
 WIDE = {"hidden": 64, "seq_len": 128}  # so that statistics of rows and weights are little beside activations

@@ -16,17 +16,17 @@ from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.checkpoint import Checkpoints
-from trimaran.engine.collectives import TensorAxis
-from trimaran.engine.compiled import compile_layers
-from trimaran.engine.eight_bits import GRADIENTS, VALUES, EightBitProduct, counted, need_eight_bits, unit_for
-from trimaran.engine.linear import ColumnLinear
-from trimaran.engine.model import Stage
-from trimaran.engine.pipeline import ZERO_BUBBLE_WORKS
-from trimaran.engine.position import Position
+from trimaran.engine.checkpoint.checkpointer import Checkpoints
+from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.kernels.compile import compile_layers
+from trimaran.engine.kernels.fp8 import GRADIENTS, VALUES, EightBitProduct, counted, need_eight_bits, unit_for
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.model.linear import ColumnLinear
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.parallel.pipeline import ZERO_BUBBLE_WORKS
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Job, Mistake, Model
 

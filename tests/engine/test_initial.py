@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trimaran.cost.tensors import NamedTensor, embedding_tensors, layer_tensors, stage_tensors
-from trimaran.engine import initial
+from trimaran.engine.model import init_weights
 from trimaran.spec import Layout, Model
 
 MODEL = Model(layers=8, hidden=256, heads=8, vocab=1000, seq_len=256, embedding_norm=True, tied_embeddings=False)
@@ -26,7 +26,7 @@ def part(
     offsets = [begin, *[0] * (len(shape) - 1)]
     if tensor.cut is not None:
         offsets[tensor.cut] += tp_rank * shape[tensor.cut]
-    initial.fill(local, tensor, offsets, model, seed)
+    init_weights.fill(local, tensor, offsets, model, seed)
     return local
 
 
@@ -37,7 +37,7 @@ def joined(parts: list[Tensor], tensor: NamedTensor) -> Tensor:
 @pytest.fixture
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream ends after some rows, as it does in large tensors."""
-    monkeypatch.setattr(initial, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(init_weights, "BLOCK_NUMBERS", 100)
 
 
 shapes = st.builds(
@@ -94,9 +94,9 @@ def test_every_name_and_every_seed_has_values_of_its_own() -> None:
 
 def test_rows_do_not_repeat_from_one_stream_to_the_next() -> None:
     """Also at the real length of a stream: 2^20 numbers, here 4096 rows."""
-    rows = initial.normal_rows("a.weight", 256, 0, 4000, 8300)
+    rows = init_weights.normal_rows("a.weight", 256, 0, 4000, 8300)
     assert len(np.unique(rows[:, 0])) > 0.999 * len(rows)
-    assert np.array_equal(rows[90:200], initial.normal_rows("a.weight", 256, 0, 4090, 4200))
+    assert np.array_equal(rows[90:200], init_weights.normal_rows("a.weight", 256, 0, 4090, 4200))
 
 
 def test_values_are_normal_with_gpt2s_deviations() -> None:

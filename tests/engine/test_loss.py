@@ -15,10 +15,10 @@ from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
 from trimaran.cost import engine_memory
 from trimaran.cost.tensors import stage_tensors
-from trimaran.engine.collectives import TensorAxis
-from trimaran.engine.initial import fill
-from trimaran.engine.loss import linear_cross_entropy
-from trimaran.engine.model import Stage
+from trimaran.engine.model.init_weights import fill
+from trimaran.engine.model.loss import linear_cross_entropy
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Layout, Model
 
 ALONE = TensorAxis()

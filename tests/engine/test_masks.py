@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from tests.engine.stages import random_tokens, whole_stage
-from trimaran.engine.collectives import TensorAxis
-from trimaran.engine.masks import alibi_slopes, attention_mask
-from trimaran.engine.model import Stage
+from trimaran.engine.model.attention_mask import alibi_slopes, attention_mask
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Model
 
 POSITIONS = ["learned", "alibi", "rotary"]

@@ -14,10 +14,10 @@ from tests.engine.pool import Pool
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.engine_memory import LIBRARY_BYTES
 from trimaran.cost.memory import stage_memory
-from trimaran.engine.memory import STEPS, Measured, enough_micro_batches, rank_memory
-from trimaran.engine.tracker import Tracker
-from trimaran.engine.weights import weights
-from trimaran.engine.world import World, arranged
+from trimaran.engine.memory.rank_memory import STEPS, Measured, enough_micro_batches, rank_memory
+from trimaran.engine.memory.tracker import Tracker
+from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.zero import weights
 from trimaran.spec import Job, presets
 
 REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -72,7 +72,7 @@ def test_the_micro_batches_left_out_change_nothing(
     assert enough_micro_batches(job) < job.micro_batches
     ranks = (0, job.layout.devices - 1)
     few = [rank_memory(job, rank) for rank in ranks]
-    monkeypatch.setattr("trimaran.engine.memory.enough_micro_batches", lambda job: job.micro_batches)
+    monkeypatch.setattr("trimaran.engine.memory.rank_memory.enough_micro_batches", lambda job: job.micro_batches)
     for rank, some in zip(ranks, few, strict=True):
         whole = rank_memory(job, rank)
         # A scalar of each loss, and its rows of the batch divided by the tokens that count.
@@ -197,7 +197,7 @@ WEIGHED_FIRST = """
 import json, sys
 from tests.engine.jobs import GPT, job_of
 from tests.engine.test_precision import trained
-from trimaran.engine.memory import rank_memory
+from trimaran.engine.memory.rank_memory import rank_memory
 job = job_of(GPT | {"hidden": 64}, {"micro_batch": 2}, optimizer="adam-8bit")
 if "weighed" in sys.argv:
     rank_memory(job, 0)

@@ -13,10 +13,10 @@ import torch
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import Synthetic
-from trimaran.engine.batches import batch
-from trimaran.engine.pipeline import ZERO_BUBBLE_WORKS
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.parallel.pipeline import ZERO_BUBBLE_WORKS
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job
 
 STEPS = 8

@@ -10,12 +10,12 @@ import torch
 from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
-from trimaran.engine.optimizer import decays
-from trimaran.engine.pipeline import ZERO_BUBBLE_WORKS
-from trimaran.engine.scaling import LossScaler
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.optimizer.adam import decays
+from trimaran.engine.optimizer.loss_scale import LossScaler
+from trimaran.engine.parallel.pipeline import ZERO_BUBBLE_WORKS
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job, LossScale, Recipe
 
 STEPS = 6

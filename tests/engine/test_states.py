@@ -16,10 +16,10 @@ from tests.engine.test_parity import LAYOUTS as MATRIX
 from tests.engine.test_parity import jobs
 from trimaran.cost.states import rank_states
 from trimaran.data.source import Synthetic
-from trimaran.engine.batches import batch
-from trimaran.engine.pipeline import LeanStage
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.parallel.pipeline import LeanStage
+from trimaran.engine.parallel.world import World, arranged
 from trimaran.engine.trainer import Trainer
-from trimaran.engine.world import World, arranged
 from trimaran.spec import Job
 
 LAYOUTS: dict[str, dict[str, Any]] = {

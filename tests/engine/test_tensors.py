@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.spec.nouns import models
 from trimaran.cost.parameters import stage_parameters
 from trimaran.cost.tensors import stage_tensors
-from trimaran.engine.collectives import TensorAxis
-from trimaran.engine.model import Stage
+from trimaran.engine.model.transformer import Stage
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Layout, Model
 
 

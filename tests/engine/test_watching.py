@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.engine.commands import finished
 from trimaran.data.source import source_of
-from trimaran.engine.spikes import NEEDED, Spikes
+from trimaran.engine.metrics.spikes import NEEDED, Spikes
 from trimaran.spec.files import load_job
 
 

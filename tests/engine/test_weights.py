@@ -20,16 +20,16 @@ from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.batches import batch
+from trimaran.engine.checkpoint.reader import Saved, whole_shapes
 from trimaran.engine.hugging_face.exporting import Exported, export
 from trimaran.engine.hugging_face.families import family_of
 from trimaran.engine.hugging_face.family import to_ours, to_theirs
 from trimaran.engine.hugging_face.folder import Folder
 from trimaran.engine.hugging_face.importing import import_
-from trimaran.engine.optimizer import MOMENTS
-from trimaran.engine.reading import Reader, whole_model
-from trimaran.engine.sampling import Taste, choices, chosen, sampled
-from trimaran.engine.saved import Saved, whole_shapes
+from trimaran.engine.loop.batches import batch
+from trimaran.engine.model.generate import Taste, choices, chosen, sampled
+from trimaran.engine.model.inference import Reader, whole_model
+from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Mistake, Model
 from trimaran.spec.files import load_job
 
@@ -242,7 +242,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from trimaran.engine.hugging_face.exporting import export
-from trimaran.engine.saved import Saved
+from trimaran.engine.checkpoint.reader import Saved
 
 def tell(done, total):
     if done > total / 2:

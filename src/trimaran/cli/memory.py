@@ -9,7 +9,7 @@ from trimaran.cli.train import SettingsOption
 if TYPE_CHECKING:
     from trimaran.spec import Job
 
-# What a row adds up on either side: parts of engine.memory, and of the cost model.
+# What a row adds up on either side: parts of engine.memory.rank_memory, and of the cost model.
 ROWS = {
     "weights": ("what it computes with", ("weights",)),
     "optimizer": ("states, and fp32 originals of the weights", ("optimizer", "master")),
@@ -63,7 +63,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     need_torch("trimaran memory")
     from trimaran.cost.columns import of_jobs
     from trimaran.cost.memory import engine_context_bytes
-    from trimaran.engine.memory import rank_memory
+    from trimaran.engine.memory.rank_memory import rank_memory
     from trimaran.planner.explained import number
 
     found = _watched(rank_memory, job, rank)

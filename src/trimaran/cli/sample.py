@@ -37,8 +37,8 @@ def sample(
     """
     need_safetensors("trimaran sample")
     from trimaran.cli.copying import copying
-    from trimaran.engine.reading import whole_model
-    from trimaran.engine.sampling import Taste, choices, sampled, take_threads
+    from trimaran.engine.model.generate import Taste, choices, sampled, take_threads
+    from trimaran.engine.model.inference import whole_model
 
     held, job, folders = opened(source)
     speaks = tokenizer_for(held.model.vocab, job, folders, tokenizer, bytes_)
@@ -66,8 +66,8 @@ def sample(
 
 def opened(source: Path) -> tuple[Any, "Job | None", tuple[Path, ...]]:
     """The weights, the job that trained them where it is known, and where a tokenizer may lie."""
+    from trimaran.engine.checkpoint.reader import Saved
     from trimaran.engine.hugging_face.folder import Folder, is_theirs
-    from trimaran.engine.saved import Saved
 
     if is_theirs(source):
         return Folder(source), None, (source,)

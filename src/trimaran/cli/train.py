@@ -58,7 +58,7 @@ def train(
         os.environ.update(asked.environment)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
         from trimaran.engine.launch import run
-        from trimaran.engine.run import Options
+        from trimaran.engine.loop.train import Options
 
         code = run(asked, Options(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan))
     except Mistake:

@@ -35,8 +35,8 @@ def export(
     need_safetensors("trimaran weights export")
     from trimaran.cli.copying import copying
     from trimaran.data.tokenizer_found import tokenizer_found
+    from trimaran.engine.checkpoint.reader import Saved
     from trimaran.engine.hugging_face.exporting import export as exported
-    from trimaran.engine.saved import Saved
 
     started = time.monotonic()
     saved = Saved(checkpoint)

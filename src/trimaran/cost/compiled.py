@@ -7,5 +7,5 @@ from trimaran.spec import Cluster, TrainerProfile
 
 
 def is_compiled(c: Columns, cluster: Cluster, trainer: TrainerProfile) -> Any:
-    """As in engine.compiled."""
+    """As in engine.kernels.compile."""
     return (trainer.compiles and cluster.device.is_gpu) & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))

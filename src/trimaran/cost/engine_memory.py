@@ -168,7 +168,7 @@ def last_made(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
 
 def as_they_come(c: Columns, compiled: Any) -> Any:
     """Where gradients stay in the precision they are computed in: nothing is added to them, and the optimizer, which
-    is compiled too, takes them so (engine.one_pass_adam)."""
+    is compiled too, takes them so (engine.kernels.fused_adamw)."""
     return compiled & (c.dp * c.tp * c.pp == 1) & (c.micro_batches == 1) & (c.optimizer == "fused-adam")
 
 
@@ -273,7 +273,7 @@ def bias_bytes(c: Columns) -> Any:
 
 
 def chunk_tokens(rows: Any) -> Any:
-    """Tokens whose logits engine.loss makes at once, for so many rows of the vocabulary."""
+    """Tokens whose logits engine.model.loss makes at once, for so many rows of the vocabulary."""
     return np.maximum(128, CHUNK_LOGITS // rows // 128 * 128)
 
 

@@ -136,8 +136,8 @@ def context_bytes(c: Columns, cluster: Cluster) -> Any:
 
 
 def engine_context_bytes(c: Columns, cluster: Cluster) -> Any:
-    """Beside our own trainer's tensors. Its GPU memory is mapped in pages (engine.world): those that are partly used, a
-    step has some ten, cannot be given back."""
+    """Beside our own trainer's tensors. Its GPU memory is mapped in pages (engine.parallel.world): those that are
+    partly used, a step has some ten, cannot be given back."""
     return context_bytes(c, cluster) + cluster.device.is_gpu * PAGES_BYTES[c.optimizer]
 
 

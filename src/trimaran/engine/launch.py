@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from trimaran.engine.failure import Failure, failure_of
+from trimaran.engine.loop.train import Options, train
 from trimaran.engine.rendezvous import Meeting, meeting
-from trimaran.engine.run import Options, train
 from trimaran.spec import Job
 from trimaran.spec.codes import DONE, INTERRUPTED, NOT_FINITE, RANK_FAILED
 

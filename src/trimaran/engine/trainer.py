@@ -7,15 +7,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trimaran.engine.batches import micro_batches
-from trimaran.engine.compiled import can_compile, compile_layers
-from trimaran.engine.gradients import complete, norm_and_sums, shorten, shortening
-from trimaran.engine.one_pass_adam import OnePassAdam
-from trimaran.engine.optimizer import optimizer_of, set_rate, take_step
-from trimaran.engine.pipeline import Pipeline
-from trimaran.engine.scaling import LossScaler
-from trimaran.engine.weights import Weights, weights
-from trimaran.engine.world import World
+from trimaran.engine.kernels.compile import can_compile, compile_layers
+from trimaran.engine.kernels.fused_adamw import OnePassAdam
+from trimaran.engine.loop.batches import micro_batches
+from trimaran.engine.optimizer.adam import optimizer_of, set_rate, take_step
+from trimaran.engine.optimizer.gradients import complete, norm_and_sums, shorten, shortening
+from trimaran.engine.optimizer.loss_scale import LossScaler
+from trimaran.engine.parallel.pipeline import Pipeline
+from trimaran.engine.parallel.world import World
+from trimaran.engine.parallel.zero import Weights, weights
 from trimaran.spec import Job
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from trimaran import __version__
 from trimaran.data.tokenizer import HuggingFace, Tokenizer
 from trimaran.data.tokenizer_found import FILE
+from trimaran.engine.checkpoint.atomic_folder import appearing, check_free
+from trimaran.engine.checkpoint.reader import Saved
 from trimaran.engine.hugging_face.families import family_of
 from trimaran.engine.hugging_face.family import Pair
 from trimaran.engine.hugging_face.folder import CONFIG, INDEX, WEIGHTS
-from trimaran.engine.saved import Saved
-from trimaran.engine.weights import COMPUTE_DTYPE
-from trimaran.engine.whole_folder import appearing, check_free
+from trimaran.engine.parallel.zero import COMPUTE_DTYPE
 
 Tell = Callable[[int, int], None]  # bytes done, of how many
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from trimaran.engine.checkpoint.reader import whole_shapes
 from trimaran.engine.hugging_face.moves import Move, same
-from trimaran.engine.saved import whole_shapes
 from trimaran.spec import Mistake, Model
 
 Modules = Mapping[str, tuple[tuple[str, ...], Callable[[Model], Move]]]

@@ -8,8 +8,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from trimaran.engine.checkpoint.reader import whole_shapes
 from trimaran.engine.hugging_face.families import family_of_config
-from trimaran.engine.saved import whole_shapes
 from trimaran.spec import Mistake
 from trimaran.spec.files import read_mapping
 

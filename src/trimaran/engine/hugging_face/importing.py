@@ -16,12 +16,12 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 
 from trimaran.data.source import check
 from trimaran.data.tokenizer_found import FILE
-from trimaran.engine.checkpoint import STATE
+from trimaran.engine.checkpoint.atomic_folder import appearing, check_free
+from trimaran.engine.checkpoint.checkpointer import STATE
+from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.checkpoint.reader import alone, whole_shapes
 from trimaran.engine.hugging_face.folder import Folder
-from trimaran.engine.optimizer import MOMENTS
-from trimaran.engine.position import Position
-from trimaran.engine.saved import alone, whole_shapes
-from trimaran.engine.whole_folder import appearing, check_free
+from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Job, presets
 from trimaran.spec.files import load_job
 from trimaran.spec.here import is_cpu_here

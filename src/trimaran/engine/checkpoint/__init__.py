@@ -1,0 +1,1 @@
+"""Checkpoints of whole tensors that any layout reads. Start at checkpointer.py."""

@@ -1,0 +1,83 @@
+"""The weights of a checkpoint, whole, one tensor at a time, in one process: for whoever does not train."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from trimaran.cost.tensors import VOCABULARY, stage_tensors
+from trimaran.engine.checkpoint.checkpointer import STATE, newest
+from trimaran.spec import Job, Layout, Mistake, Model
+
+
+class Held(Protocol):
+    """Weights that can be read by our names, whatever holds them."""
+
+    path: Path
+    model: Model
+
+    def read(self, name: str) -> Tensor:
+        """In fp32, whole, the vocabulary without padding."""
+
+
+def whole_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Every tensor of the model, in its order, the vocabulary without padding."""
+    found = {tensor.name: tensor.shape for tensor in stage_tensors(model, Layout(), 0)}
+    return {name: (model.vocab, *shape[1:]) if name in VOCABULARY else shape for name, shape in found.items()}
+
+
+class Saved:
+    """A complete checkpoint: `folder/step-00000100`, or the newest one in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = checkpoint_in(folder)
+        try:
+            state = json.loads((self.path / STATE).read_text())
+            self.iteration = int(state["position"]["iteration"])
+            self.job = Job.from_json(json.dumps(state["job"]), trusted=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise Mistake(f"{self.path / STATE} does not say what was saved; is {self.path} damaged?") from None
+        self.model = self.job.model
+        self.shapes = whole_shapes(self.model)
+
+    def read(self, name: str) -> Tensor:
+        key = f"weights/{name}"
+        found = {key: torch.empty(self.shapes[name])}
+        try:
+            with alone():
+                dcp.load(found, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+        except Exception as error:  # a damaged file is an EOFError, a RuntimeError, …, by version and place
+            raise Mistake(
+                f"{name} cannot be read from {self.path}: the checkpoint is damaged, or was removed for a newer one"
+                f" ({type(error).__name__})."
+            ) from None
+        return found[key]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Around PyTorch's distributed checkpoint in one process: failures are raised as what they were."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # which is meant
+        try:
+            yield
+        except dcp.CheckpointException as error:
+            cause, _ = next(iter(error.failures.values()))
+            # A disk that is full is seen once more, as a RuntimeError, when the file is closed.
+            raise (cause.__context__ if isinstance(cause.__context__, OSError) else cause) from None
+
+
+def checkpoint_in(folder: Path) -> Path:
+    if (folder / STATE).is_file():
+        return folder
+    found = newest(folder) if folder.is_dir() else None
+    if found is None:
+        what = "is no folder" if not folder.is_dir() else "holds no complete checkpoint (step-00000100 or so)"
+        raise Mistake(f"{folder} {what}; name the saving.folder of a run, or one of the steps in it.")
+    return found

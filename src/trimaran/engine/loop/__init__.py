@@ -1,0 +1,1 @@
+"""The training loop: batches, steps, validation, checkpoints. Start at train.py."""

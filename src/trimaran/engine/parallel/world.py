@@ -1,0 +1,98 @@
+"""The processes of a run and where this one stands in the grid of pipeline x data x tensor ranks."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from trimaran.cost.memory import PAGE_MIB
+from trimaran.engine.parallel.tensor_parallel import TensorAxis
+from trimaran.spec import Job, Layout
+from trimaran.spec.here import is_cpu_here
+
+ALLOCATOR = f"expandable_segments:True,large_segment_size_mb:{PAGE_MIB}"
+
+
+@dataclass(frozen=True)
+class World:
+    """Ranks go tp fastest, then dp, then pp: rank = pp x (DP x TP) + dp x TP + tp."""
+
+    layout: Layout
+    device: torch.device
+    rank: int = 0
+    mesh: DeviceMesh | None = None  # None: a single process, which needs no process group
+    tied: Any = None  # the group of first and last stage, on these two, where they share the embedding
+
+    @property
+    def pp_rank(self) -> int:
+        return self.rank // (self.layout.dp * self.layout.tp)
+
+    @property
+    def dp_rank(self) -> int:
+        return self.rank // self.layout.tp % self.layout.dp
+
+    @property
+    def tp_rank(self) -> int:
+        return self.rank % self.layout.tp
+
+    @property
+    def size(self) -> int:
+        return self.layout.devices
+
+    def group(self, axis: str) -> Any:
+        assert self.mesh is not None
+        return self.mesh.get_group(axis)
+
+    @property
+    def tensor_axis(self) -> TensorAxis:
+        layout = self.layout
+        if layout.tp == 1:
+            return TensorAxis()
+        return TensorAxis(layout.tp, self.tp_rank, self.group("tp"), layout.sequence_parallel)
+
+
+def device_here(local_rank: int, cpu: bool) -> torch.device:
+    """One GPU a process where there are any, unless the CPU is wanted. Its memory is then mapped in pages, which leaves
+    no fragments between large tensors but what is left of a page (cost.memory); so pages are small, not PyTorch's 20
+    MiB. PyTorch reads this with the first allocation."""
+    if cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", ALLOCATOR)
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def join(job: Job, patience: timedelta, store: Any) -> World:
+    """Meet the other processes in the store; RANK and LOCAL_RANK say which one this is."""
+    layout, tied = job.layout, job.model.tied_embeddings
+    rank = int(os.environ.get("RANK", "0"))
+    device = device_here(int(os.environ.get("LOCAL_RANK", "0")), cpu=is_cpu_here(job.cluster))
+    if layout.devices == 1:
+        return World(layout, device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=layout.devices,
+        timeout=patience,
+        device_id=device if device.type == "cuda" else None,
+    )
+    return arranged(layout, tied, device, rank)
+
+
+def arranged(layout: Layout, tied: bool, device: torch.device, rank: int) -> World:
+    """The grid over a process group that is already there."""
+    mesh = init_device_mesh(device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"))
+    ends = None
+    if layout.pp > 1 and tied:
+        grid = mesh.mesh
+        pairs = [[int(grid[0, d, t]), int(grid[-1, d, t])] for d in range(layout.dp) for t in range(layout.tp)]
+        ends, _ = dist.new_subgroups_by_enumeration(pairs)
+    return World(layout, device, rank, mesh, ends)
