@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.spec.nouns import models
+from tests.spec.strategies import models
 from trimaran.cost.parameters import (
     layer_parameters,
     pipeline_total_parameters,

@@ -94,7 +94,7 @@ def test_ranks_that_never_come_are_not_waited_for_longer_than_asked() -> None:
 MISTAKES = {
     "no such job": (["tinny"], {}, "Did you mean 'tiny'?"),
     "no such field": (["tiny", "--set", "layout.tpp=2"], {}, "did you mean layout.tp?"),
-    "impossible": (["tiny", "--set", "layout.tp=3"], {}, "heads 4 cannot be cut into tp 3 equal parts."),
+    "impossible": (["tiny", "--set", "layout.tp=3"], {}, "heads 4 is not divisible by tp 3."),
     "another machine": (["gpt-1b3-h200"], {}, "but this machine has cpu-"),
     "too large": (["tiny", "--set", "model.hidden=65536"], {}, "GiB on a device for weights, gradients and optimizer"),
     "no folder": (["tiny", "--metrics", "nowhere/m.jsonl"], {}, "nowhere/m.jsonl cannot be written: No such file"),

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spec.nouns import models
+from tests.spec.strategies import models
 from trimaran.cost.parameters import stage_parameters
 from trimaran.cost.tensors import stage_tensors
 from trimaran.engine.model.transformer import Stage

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.spec.nouns import jobs, names
+from tests.spec.strategies import jobs, names
 from trimaran.spec import Batch, Job, Mistake, Model, presets
 
 BLOOM = Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml"

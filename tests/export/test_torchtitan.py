@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from tests.export.launchable import BLOOM, llama
-from tests.spec.nouns import jobs, models
+from tests.spec.strategies import jobs, models
 from trimaran.export.found import job_of
 from trimaran.export.torchtitan import from_torchtitan, to_torchtitan
 from trimaran.export.torchtitan.words import CHOICES, DEFAULTS

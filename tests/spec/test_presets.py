@@ -1,4 +1,4 @@
-"""What ships with the package is true: shapes have their published sizes, constants say where they come from."""
+"""What ships with the package is right: shapes have their published sizes, constants name their source."""
 
 import os
 from pathlib import Path
@@ -24,17 +24,17 @@ def holds_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def unsourced(noun: Any) -> list[str]:
-    """Numbers of a cluster, and everything of a trainer, that no sentence accounts for."""
-    if isinstance(noun, Link):
-        return [] if " " in noun.source.strip() else ["source"]
+def unsourced(part: Any) -> list[str]:
+    """Numbers of a cluster, and everything of a trainer, without a source."""
+    if isinstance(part, Link):
+        return [] if " " in part.source.strip() else ["source"]
     found = []
-    for name, value in noun:
+    for name, value in part:
         if isinstance(value, Spec):
             found += [f"{name}.{inner}" for inner in unsourced(value)]
         elif name in ("name", "sources"):
             continue
-        elif (holds_number(value) or isinstance(noun, TrainerProfile)) and " " not in noun.sources.get(
+        elif (holds_number(value) or isinstance(part, TrainerProfile)) and " " not in part.sources.get(
             name, ""
         ).strip():
             found.append(name)
@@ -155,7 +155,7 @@ def test_every_device_of_the_published_measurements_has_a_cluster() -> None:
     assert devices >= {trial.setup.device for trial in published().trials}
 
 
-def test_a_device_offers_only_the_number_formats_it_has() -> None:
+def test_a_device_offers_only_the_dtypes_it_has() -> None:
     formats = {name: set(presets.cluster(name).device.peak_tflops) for name in CLUSTERS}
     assert formats["jean-zay-v100-32gb"] == formats["jean-zay-v100-16gb"] == {"fp32", "fp16"}
     assert formats["fugaku"] == {"fp32", "fp16"}
@@ -164,7 +164,7 @@ def test_a_device_offers_only_the_number_formats_it_has() -> None:
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_no_device_multiplies_faster_than_its_peak(name: str) -> None:
+def test_no_measured_gemm_is_faster_than_the_peak(name: str) -> None:
     device = presets.cluster(name).device
     assert all(tflops < device.peak_tflops[precision] for precision, tflops in device.matmul_tflops.items())
 
@@ -283,7 +283,7 @@ def test_a_machine_of_different_gpus_is_refused(monkeypatch: pytest.MonkeyPatch,
         here_module.here()
 
 
-def test_a_gpu_is_told_from_a_cpu_however_many_cores_that_has() -> None:
+def test_a_cpu_is_no_gpu_however_many_cores_it_has() -> None:
     assert [name for name in CLUSTERS if not presets.cluster(name).device.is_gpu] == ["fugaku"]
     cpu = presets.cluster("here").device.replace(name="cpu-96-cores", units=96)
     assert not cpu.is_gpu

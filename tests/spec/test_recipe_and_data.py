@@ -1,11 +1,11 @@
-"""Recipe and Data: what a Job says to a trainer, and the sentence where it cannot be meant."""
+"""Recipe and Data: defaults, schedules, old files, and the sentence for an invalid value."""
 
 import json
 
 import pytest
 from hypothesis import given, settings
 
-from tests.spec.nouns import jobs
+from tests.spec.strategies import jobs
 from trimaran.spec import Data, Job, Mistake, Recipe, presets
 from trimaran.spec.files import load_job
 
@@ -30,7 +30,7 @@ def test_the_recipe_is_gpt3s_unless_stated() -> None:
         ({"learning_rte": 1}, ["'learning_rte'", "'learning_rate'"]),
     ],
 )
-def test_a_wrong_recipe_gets_a_sentence(changes: dict[str, object], words: list[str]) -> None:
+def test_an_invalid_recipe_gets_a_sentence(changes: dict[str, object], words: list[str]) -> None:
     with pytest.raises(Mistake) as caught:
         Recipe.of(changes)
     for word in words:
@@ -50,7 +50,7 @@ def test_a_wrong_recipe_gets_a_sentence(changes: dict[str, object], words: list[
         ({"loss_on": "prefix"}, ["loss_on is 'prefix'", "'targets' or 'all'"]),
     ],
 )
-def test_wrong_data_get_a_sentence(values: dict[str, object], words: list[str]) -> None:
+def test_invalid_data_gets_a_sentence(values: dict[str, object], words: list[str]) -> None:
     with pytest.raises(Mistake) as caught:
         Data.of(values)
     for word in words:
@@ -75,12 +75,12 @@ def test_a_job_written_when_data_was_a_string_is_still_read(job: Job) -> None:
 
 
 @pytest.mark.parametrize("name", presets.names("models"))
-def test_llama_3_turns_slower(name: str) -> None:
+def test_llama_3_has_a_larger_rotary_base(name: str) -> None:
     """rope_theta in Meta's params.json of Llama 3; RoFormer (arXiv 2104.09864) has 10000."""
     assert presets.model(name).rotary_base == (500_000 if name.startswith("llama3") else 10_000)
 
 
-def test_the_learning_rate_rises_falls_and_stays() -> None:
+def test_the_learning_rate_warms_up_decays_and_stays() -> None:
     """Against hand-computed values of the usual curves: warm-up to 100 samples, down to a tenth at 300."""
     shape = {"learning_rate": 1.0, "minimum_learning_rate": 0.1, "warmup_samples": 100, "decay_samples": 300}
     curves = {
@@ -93,7 +93,7 @@ def test_the_learning_rate_rises_falls_and_stays() -> None:
         assert {samples: recipe.rate_at(samples, 10**6) for samples in points} == pytest.approx(points)
 
 
-def test_the_learning_rate_falls_over_the_whole_job_unless_stated() -> None:
+def test_the_learning_rate_decays_over_the_whole_job_unless_stated() -> None:
     recipe = Recipe(learning_rate=1.0, schedule="linear")
     assert [recipe.rate_at(samples, 400) for samples in (0, 100, 400)] == [1.0, 0.75, 0.0]
 

@@ -1,4 +1,4 @@
-"""Every impossible Job is refused with its values and the nearest Job that works; and that Job does work."""
+"""Every invalid Job is refused with its values and the nearest valid Job; and that Job is valid."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.spec.nouns import jobs
+from tests.spec.strategies import jobs
 from trimaran.spec import Batch, Job, Layout, Mistake, Model, Ramp, presets
 from trimaran.spec.layout import stage_layers, weighted_layers
 from trimaran.spec.nearest import nearest_changes
@@ -22,7 +22,7 @@ BLOOM = {
 
 
 def job(**changes: object) -> Job:
-    """BLOOM's Job; a change such as layout={'dp': 4} goes into that noun."""
+    """BLOOM's Job; a change such as layout={'dp': 4} goes into that part."""
     parts = {
         name: value.model_copy(update=changes.get(name, {})) if not isinstance(value, str) else value
         for name, value in BLOOM.items()
@@ -50,9 +50,9 @@ CASES: list[tuple[str, dict[str, object], list[str], str]] = [
     ("zero with pipeline", {"layout": {"zero": 2}}, ["ZeRO 2", "pipeline of 12", "0 or 1"], "layout.zero = 1"),
     ("precision", {"precision": "fp8"}, ["a100-80gb has no fp8"], "precision = bf16"),
     (
-        "fp8 side",
+        "fp8 dimension",
         {"precision": "fp8", "model": {"ffn_hidden": 57376}, **FP8},
-        ["multiples of 16", "ffn_hidden is 14344 on each of 4 tensor ranks"],
+        ["multiples of 16", "ffn_hidden is 14344 on each of 4 tensor-parallel ranks"],
         "precision = bf16",
     ),
     (
@@ -95,7 +95,7 @@ def test_an_impossible_job_gets_a_sentence_and_the_nearest_one(
         ({"micro_batch": 32}, ["8 micro batches", "12 stages"]),
     ],
 )
-def test_our_own_schedules_say_what_they_cannot(layout: dict[str, object], words: list[str]) -> None:
+def test_our_schedules_say_what_they_cannot_run(layout: dict[str, object], words: list[str]) -> None:
     changes = {"layout": layout, "trainer": presets.trainer("trimaran").model_dump()}
     with pytest.raises(Mistake) as caught:
         job(**changes, model={"layers": 94 if layout.get("virtual_stages") else 70})
@@ -130,12 +130,12 @@ def test_weighted_stages_hold_every_layer_and_differ_by_at_most_one_unit(layers:
 def test_the_nearest_job_works(possible: Job, field: str, value: int) -> None:
     broken = possible.model_copy(update={"layout": possible.layout.model_copy(update={field: value})})
     assume(problems(broken))
-    moves = nearest_changes(broken)
-    assert moves, f"nothing near works for {broken.layout} on {broken.cluster.devices}"
-    for move in moves:
-        broken = move.apply(broken)
+    changes = nearest_changes(broken)
+    assert changes, f"nothing close works for {broken.layout} on {broken.cluster.devices}"
+    for change in changes:
+        broken = change.apply(broken)
     assert problems(broken) == []
-    Job.of(broken.model_dump())  # and every noun in it accepts the values
+    Job.of(broken.model_dump())  # and every part of it accepts the values
 
 
 @given(jobs())

@@ -1,4 +1,4 @@
-"""A Job changed by dotted names is the Job that was meant, or a sentence says which name or value was wrong."""
+"""Settings such as layout.tp=2 change a Job, or a sentence says which name or value is wrong."""
 
 from functools import reduce
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.spec.machines import two_cores
-from tests.spec.nouns import jobs
+from tests.spec.strategies import jobs
 from trimaran.spec import Job, Mistake, Ramp, presets
 from trimaran.spec.files import expand_preset, load_job
 from trimaran.spec.here import shared_by
@@ -66,7 +66,7 @@ def test_a_setting_changes_nothing_else(tiny: Job) -> None:
     assert apply_settings(tiny, ["steps=7"]) == tiny.replace(steps=7)
 
 
-def test_settings_are_made_together_and_judged_once() -> None:
+def test_settings_are_applied_together_and_validated_once() -> None:
     """8 devices: either half of the change alone would be refused."""
     job = load_job("gpt-1b3-h200")
     eight = ["cluster.devices_per_node=8", "layout.dp=2", "layout.tp=4", "layout.micro_batch=8"]
@@ -75,7 +75,7 @@ def test_settings_are_made_together_and_judged_once() -> None:
         apply_settings(job, eight[:2])
 
 
-def test_parts_of_what_was_not_there_can_be_set_one_by_one(tiny: Job) -> None:
+def test_fields_of_an_absent_part_can_be_set_one_by_one(tiny: Job) -> None:
     job = apply_settings(tiny, ["batch.ramp.start=4", "batch.ramp.increment=4", "batch.ramp.samples=32"])
     assert job.batch.sizes() == (4, 8, 12, 16)
     assert apply_settings(tiny, ["data=wiki", "data.documents=apart"]).data.source == "wiki"
@@ -96,9 +96,7 @@ def test_an_explicit_split_comes_with_its_stages(tiny: Job) -> None:
         (["model={preset: gpt-1b3, ffn_hidden: 600}", "model.layers=2"], 600, 16),
     ],
 )
-def test_what_follows_from_a_shape_follows_unless_stated(
-    tiny: Job, settings: list[str], ffn_hidden: int, kv_heads: int
-) -> None:
+def test_derived_fields_follow_unless_stated(tiny: Job, settings: list[str], ffn_hidden: int, kv_heads: int) -> None:
     model = apply_settings(tiny, settings).model
     assert (model.ffn_hidden, model.kv_heads) == (ffn_hidden, kv_heads)
 
@@ -124,12 +122,12 @@ def test_devices_that_are_stated_or_real_do_not_follow(tiny: Job) -> None:
         apply_settings(load_job("gpt-1b3-h200"), ["layout.tp=2"])
 
 
-def test_any_job_can_be_moved_to_a_cpu_machine(tiny: Job) -> None:
+def test_any_job_can_be_changed_to_run_on_a_cpu_machine(tiny: Job) -> None:
     assert apply_settings(load_job("gpt-1b3-h200"), ["cluster=here", "layout.tp=4"]).cluster.devices == 4
 
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=5))
-def test_a_shared_machine_keeps_its_memory(processes: list[int]) -> None:
+def test_sharing_a_machine_keeps_its_memory(processes: list[int]) -> None:
     machine = reduce(shared_by, processes, two_cores())
     assert machine.devices == processes[-1]
     assert machine.devices * machine.device.memory_gib == pytest.approx(16)
@@ -168,10 +166,10 @@ def test_a_wrong_setting_gets_a_sentence(tiny: Job, setting: str, words: list[st
 
 
 def test_every_field_of_a_preset_can_be_set_to_what_it_is(tiny: Job) -> None:
-    for noun in ("model", "cluster", "trainer", "layout", "batch", "recipe", "data"):
-        for field, value in getattr(tiny, noun).to_dict().items():
+    for part in ("model", "cluster", "trainer", "layout", "batch", "recipe", "data"):
+        for field, value in getattr(tiny, part).to_dict().items():
             text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
-            assert apply_settings(tiny, [f"{noun}.{field}={text}"]) == tiny
+            assert apply_settings(tiny, [f"{part}.{field}={text}"]) == tiny
 
 
 @settings(max_examples=25)

@@ -1,19 +1,18 @@
-"""spec: what is being asked? Model, Cluster, TrainerProfile, Layout, Batch, Recipe, Data, Job; Outcome, Trial; Sweep.
+"""spec: what is asked and measured: Model, Cluster, TrainerProfile, Layout, Batch, Recipe, Data, Job; Trial; Sweep.
 
-May import: nothing of ours (and never torch).
-Start reading: job.py, then rules.py (what makes a Job impossible) and nearest.py (the Job that would work).
-files.py reads Jobs, changes.py makes one of another.
+May import: nothing of ours.
+Start reading: job.py, then rules.py (what makes a Job invalid) and nearest.py (the nearest valid one).
+files.py reads Job files, settings.py applies `--set layout.tp=2`.
 """
 
 from trimaran.spec.batch import Batch, Ramp
 from trimaran.spec.cluster import Cluster, Device, Link
 from trimaran.spec.data import Data
-from trimaran.spec.job import Job
+from trimaran.spec.job import Job, Saving, Validation
 from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.mistake import Mistake
 from trimaran.spec.model import Model
 from trimaran.spec.recipe import LossScale, Recipe
-from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.setup import Setup
 from trimaran.spec.sweep import Sweep
 from trimaran.spec.trainer import TrainerProfile

@@ -1,4 +1,4 @@
-"""The base of every noun: frozen, checked at the boundary, lossless in YAML and JSON."""
+"""Spec: the base class of Job and its parts: frozen, validated on construction, lossless in YAML and JSON."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -14,7 +14,7 @@ class Spec(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], what: str | None = None) -> Self:
-        """Build from plain values; a wrong one raises a Mistake that speaks of `what`."""
+        """Validate plain values; a bad one raises a Mistake about `what`."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -22,11 +22,11 @@ class Spec(BaseModel):
             raise Mistake(validation_message(error, name, _all_keys(cls))) from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, defaults included: a file that is complete by itself."""
+        """Every field as plain values, defaults included, so that a file of it is complete."""
         return self.model_dump(mode="json")
 
     def replace(self, **changes: Any) -> Self:
-        """The same with some fields changed, checked again."""
+        """A copy with some fields changed, validated again."""
         return type(self).of({**self.model_dump(), **changes})
 
     def to_json(self) -> str:
@@ -37,7 +37,7 @@ class Spec(BaseModel):
 
     @classmethod
     def from_json(cls, text: str, *, trusted: bool = False) -> Self:
-        """`trusted`: it was checked when it was written, so rules that came later do not refuse it now."""
+        """`trusted`: it was valid when it was written, so rules added since must not refuse it."""
         return cls.model_validate_json(text, context={"trusted": trusted})
 
     @classmethod
@@ -46,7 +46,7 @@ class Spec(BaseModel):
 
 
 def _all_keys(cls: type[BaseModel]) -> set[str]:
-    """Every field name of a noun and of the nouns inside it, for suggestions."""
+    """Every field name of a class and of the classes inside it, for suggestions."""
     keys: set[str] = set()
     for name, field in cls.model_fields.items():
         keys.add(name)

@@ -16,11 +16,13 @@ class Ramp(Spec):
 
 
 class Batch(Spec):
+    """The global batch."""
+
     size: PositiveInt
     ramp: Ramp | None = None
 
     @model_validator(mode="after")
-    def _reaches(self) -> Self:
+    def _check_ramp(self) -> Self:
         if self.ramp is None:
             return self
         start, increment = self.ramp.start, self.ramp.increment
@@ -38,7 +40,7 @@ class Batch(Spec):
         return self
 
     def sizes(self) -> tuple[int, ...]:
-        """Every batch size the run passes through, the full one last."""
+        """Every global batch size of the run in order, the full one last."""
         if self.ramp is None:
             return (self.size,)
         return tuple(range(self.ramp.start, self.size + 1, self.ramp.increment))

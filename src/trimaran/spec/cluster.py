@@ -7,26 +7,26 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from trimaran.spec.base import Spec
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
-GPU_UNITS = 64  # the fewest of a GPU; Fugaku's A64FX has 48 cores, and a CPU here is named so, whatever it has
+GPU_UNITS = 64  # the fewest SMs of a GPU; Fugaku's A64FX has 48 cores, and a CPU that is detected is named cpu-*
 
 
 class Device(Spec):
     name: str
     peak_tflops: dict[Precision, PositiveFloat] = Field(
-        description="Dense peak per number format; a format that is absent cannot be used."
+        description="Dense peak per dtype; a dtype that is absent cannot be used."
     )
     memory_gib: PositiveFloat
     memory_gb_per_s: PositiveFloat = Field(description="Memory bandwidth by specification, 10^9 bytes per second.")
-    units: PositiveInt = Field(description="Streaming multiprocessors, compute units or cores: the waves of a GEMM.")
+    units: PositiveInt = Field(description="Streaming multiprocessors, compute units or cores: a wave of a GEMM.")
     matmul_tflops: dict[Precision, PositiveFloat] = Field(
-        default_factory=dict, description="Best matrix product measured, where somebody did."
+        default_factory=dict, description="Throughput of the best GEMM measured, where known."
     )
     power_watts: PositiveFloat | None = None
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property
     def is_gpu(self) -> bool:
-        """Else its units are cores: no tensor cores, so neither tiles nor waves."""
+        """False: its units are CPU cores, so no tile or wave quantization applies."""
         return self.units >= GPU_UNITS and not self.name.startswith("cpu")
 
 
@@ -40,7 +40,7 @@ class Link(Spec):
 
 
 class Condition(Spec):
-    """A recorded state of a cluster, such as a fault that was mended: measurements until then are slower."""
+    """A recorded state of a cluster, such as a fault that was repaired: measurements until then are slower."""
 
     name: str
     until: str = Field(description="Last date it held, as printed in the tables.")
@@ -54,25 +54,24 @@ class Cluster(Spec):
     devices_per_node: PositiveInt
     nodes: PositiveInt = 1
     cores: PositiveInt | None = Field(
-        None,
-        description="Of a node whose devices are processes: they share these, and one that waits leaves its share.",
+        None, description="Cores of a node whose devices are processes: shared by them, and free while one waits."
     )
     inside: Link
     between: Link
-    context_gib: NonNegativeFloat = Field(description="Memory of a device that no tensor gets: driver and libraries.")
+    context_gib: NonNegativeFloat = Field(description="Memory of a device lost to driver context and libraries.")
     communicator_gib: NonNegativeFloat | None = Field(
-        None, description="What is added to it where a job has several devices; None: it is counted there already."
+        None, description="Added to it by the communicators of several devices; None: already part of context_gib."
     )
-    slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragments.")
+    slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragmentation.")
     probed: dict[str, float] = Field(
-        default_factory=dict, description="Constants that `trimaran probe` measured: where `learn` starts from."
+        default_factory=dict, description="Constants measured by `trimaran probe`: the starting point of `learn`."
     )
-    constants: dict[str, float] = Field(default_factory=dict, description="Calibration, written by `trimaran learn`.")
+    constants: dict[str, float] = Field(default_factory=dict, description="Calibrated by `trimaran learn`.")
     spreads: dict[str, float] = Field(
-        default_factory=dict, description="How far each constant may still be off: standard deviation of its logarithm."
+        default_factory=dict, description="Uncertainty of each constant: standard deviation of its logarithm."
     )
     residual: float | None = Field(
-        None, ge=0, description="Standard deviation of log time on tables the fit did not see; None: nothing measured."
+        None, ge=0, description="Standard deviation of log time on held-out tables; None: nothing measured."
     )
     conditions: tuple[Condition, ...] = Field((), description="Recorded states of the machine that changed its speed.")
     sources: dict[str, str] = Field(default_factory=dict)

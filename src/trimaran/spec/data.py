@@ -1,4 +1,4 @@
-"""Data: what the trainer reads, where documents end, and which tokens are learnt from."""
+"""Data: the data set of a Job, document boundaries, and which tokens count in the loss."""
 
 from typing import Any, Literal, Self
 
@@ -9,27 +9,27 @@ from trimaran.spec.base import Spec
 
 class Data(Spec):
     source: str | dict[str, PositiveFloat] = Field(
-        "synthetic", description="'synthetic', the path of a prepared data set, or several paths with their weights."
+        "synthetic", description="'synthetic', the path of a prepared data set, or several paths with blend weights."
     )
-    validation: float = Field(0.01, ge=0, lt=1, description="The share of documents, the last, not trained on.")
+    validation: float = Field(0.01, ge=0, lt=1, description="Share of the documents, the last ones, held out.")
     documents: Literal["joined", "apart"] = Field(
-        "joined", description="apart: tokens attend only inside their own document, and positions restart with it."
+        "joined", description="apart: attention and positions are reset at document boundaries (a block-diagonal mask)."
     )
     prefix: Literal["row", "document"] = Field(
-        "row", description="For a prefix-LM: a prefix length is drawn for every row, or for every document."
+        "row", description="For a prefix LM: a prefix length is drawn per row (sample), or per document."
     )
     loss_on: Literal["targets", "all"] = Field(
-        "targets", description="For a prefix-LM: count only the tokens after the prefix, or all."
+        "targets", description="For a prefix LM: the loss covers only the tokens after the prefix, or all."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, values: Any) -> Any:
+    def _shorthand(cls, values: Any) -> Any:
         return expand_source(values)
 
     @field_validator("source", mode="before")
     @classmethod
-    def _weighted(cls, source: Any) -> Any:
+    def _check_weights(cls, source: Any) -> Any:
         if isinstance(source, dict):
             if not source:
                 raise ValueError("the source of data is an empty mapping; name at least one path and its weight.")
@@ -42,7 +42,7 @@ class Data(Spec):
         return source
 
     @model_validator(mode="after")
-    def _has_documents(self) -> Self:
+    def _check_prefix(self) -> Self:
         if self.prefix == "document" and self.documents == "joined":
             raise ValueError(
                 "a prefix for every document needs documents apart, but they are joined, so a row does not know where"
@@ -52,5 +52,5 @@ class Data(Spec):
 
 
 def expand_source(values: Any) -> Any:
-    """`data: synthetic` in a Job file, and in every Job written before Data was a noun, names the source."""
+    """A bare string is the source: `data: synthetic`, as in every Job file written before Data had other fields."""
     return {"source": values} if isinstance(values, str) else values

@@ -1,8 +1,8 @@
-"""Job: everything needed to plan, run, export or compare one training. A Job that exists is possible."""
+"""Job: everything needed to plan, run, export or compare one training run. A Job that exists is valid."""
 
 from typing import Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, model_validator
 
 from trimaran.spec.base import Spec
 from trimaran.spec.batch import Batch
@@ -11,8 +11,24 @@ from trimaran.spec.data import Data
 from trimaran.spec.layout import Layout, stage_layers
 from trimaran.spec.model import Model
 from trimaran.spec.recipe import Recipe
-from trimaran.spec.saving import Saving, Validation
 from trimaran.spec.trainer import Optimizer, TrainerProfile
+
+
+class Saving(Spec):
+    """Checkpoints. One is also written when the run ends or is stopped; a run resumes from the newest complete one."""
+
+    folder: str | None = Field(None, description="Where checkpoints are written; None: nowhere.")
+    every: PositiveInt | None = Field(None, description="Iterations between checkpoints.")
+    minutes: PositiveFloat | None = Field(None, description="Minutes between checkpoints.")
+    keep: PositiveInt = Field(2, description="How many of the newest are kept.")
+    asynchronous: bool = Field(False, description="Keep training during a write; needs a copy in host memory.")
+
+
+class Validation(Spec):
+    """Loss on the held-out documents."""
+
+    every: PositiveInt | None = Field(None, description="Iterations between evaluations; None: never.")
+    samples: PositiveInt = Field(64, description="Samples of an evaluation, always the same ones.")
 
 
 class Job(Spec):
@@ -33,8 +49,8 @@ class Job(Spec):
     environment: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _possible(self, info: ValidationInfo) -> Self:
-        from trimaran.spec.nearest import suggest_change  # these two read Jobs, so they come after it
+    def _check_rules(self, info: ValidationInfo) -> Self:
+        from trimaran.spec.nearest import suggest_change  # both import Job for its type
         from trimaran.spec.rules import problems
 
         trusted = bool(info.context and info.context.get("trusted"))
@@ -50,7 +66,7 @@ class Job(Spec):
 
     @property
     def samples(self) -> int:
-        """Consumed by all steps, those of the ramp-up included."""
+        """Samples consumed by all steps, those of the ramp-up included."""
         consumed, left = 0, self.steps
         while left and self.batch.size_after(consumed) < self.batch.size:
             consumed, left = consumed + self.batch.size_after(consumed), left - 1

@@ -1,4 +1,4 @@
-"""Layout: how a model is cut over devices, and which layers each pipeline stage gets."""
+"""Layout: how a model is sharded over devices, and which layers each pipeline stage gets."""
 
 from typing import Literal
 
@@ -20,8 +20,8 @@ class Layout(Spec):
     sequence_parallel: bool = False
     split: Literal["even", "weighted"] | tuple[int, ...] = Field(
         "even",
-        description="even: equal layers; weighted: embedding and head count as one layer each;"
-        " or the number of layers of every stage.",
+        description="even: equal layers; weighted: embedding and LM head count as one layer each;"
+        " or a list with the layers of every stage.",
     )
 
     @property
@@ -35,7 +35,7 @@ class Layout(Spec):
 
 
 def stage_layers(layers: int, layout: Layout) -> tuple[int, ...] | None:
-    """Layers of each stage in model order, or None where this split cannot be made."""
+    """Layers of each stage in model order, or None where the split is impossible."""
     stages = layout.stages
     if layout.split == "even":
         return (layers // stages,) * stages if layers % stages == 0 else None
@@ -46,9 +46,9 @@ def stage_layers(layers: int, layout: Layout) -> tuple[int, ...] | None:
 
 
 def weighted_layers(layers: int, stages: int) -> tuple[int, ...] | None:
-    """Embedding and head count as a layer each: BLOOM's 70 layers on 12 stages are 72/12 = 6 units a stage.
+    """Embedding and LM head count as a layer each: BLOOM's 70 layers on 12 stages are 72/12 = 6 units a stage.
 
-    Units that do not divide go, one each, to the middle stages: the ends carry the embedding and the logits.
+    The remainder goes, one unit each, to the middle stages: the ends carry the embedding and the logits.
     """
     units = layers + 2
     if stages == 1:

@@ -1,4 +1,4 @@
-"""A user's own mistake, said in a sentence: what was given, why it cannot work, what would."""
+"""Mistake: a user error as one sentence: what was given, why it cannot work, what would."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,24 +8,24 @@ from pydantic import ValidationError
 
 
 class Mistake(ValueError):
-    """Shown to the user as it is, without a traceback; the command exits with code 2."""
+    """Its message is printed without a traceback; the command exits with code 2."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """' Did you mean …?' for a misspelt or shortened name, or '' when nothing is near."""
-    near = close_names(given, known)
-    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    """' Did you mean …?' for a misspelt or shortened name, or '' when no known name is close."""
+    close = close_names(given, known)
+    return f" Did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
 
 
 def close_names(given: str, known: Iterable[str]) -> list[str]:
-    """Up to three names that contain what was given, else the one most like it, else none."""
+    """Up to three names that contain the given one, else the closest match, else none."""
     names = sorted(set(known))
-    near = [name for name in names if len(given) > 2 and given.lower() in name.lower()][:3]
-    return near or difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    close = [name for name in names if len(given) > 2 and given.lower() in name.lower()][:3]
+    return close or difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
 
 
 def validation_message(error: ValidationError, what: str, known_keys: Iterable[str] = ()) -> str:
-    """The first problem pydantic found, as a sentence about `what` (a file or a noun)."""
+    """The first error pydantic found, as a sentence about `what` (a file or a class)."""
     first: Any = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from trimaran.spec.base import Spec
 
-FOLLOWS = {"ffn_hidden": "hidden", "kv_heads": "heads"}  # what `Model` fills from another field unless stated
+DERIVED = {"ffn_hidden": "hidden", "kv_heads": "heads"}  # fields that default to a function of another
 
 
 class Model(Spec):
@@ -15,7 +15,7 @@ class Model(Spec):
     layers: PositiveInt
     hidden: PositiveInt
     heads: PositiveInt
-    kv_heads: PositiveInt = Field(description="Key/value heads; fewer than heads means grouped attention.")
+    kv_heads: PositiveInt = Field(description="Key/value heads; fewer than heads is grouped-query attention.")
     ffn_hidden: PositiveInt = Field(description="Width of the MLP; 4 x hidden unless stated.")
     vocab: PositiveInt = Field(50257, description="Tokens in the vocabulary, before padding.")
     padded_vocab: PositiveInt | None = Field(
@@ -25,17 +25,17 @@ class Model(Spec):
     mlp: Literal["gelu", "swiglu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     position: Literal["learned", "alibi", "rotary"] = "learned"
-    rotary_base: PositiveFloat = Field(10000.0, description="Base of the rotary angles (Llama 3 uses 500000).")
+    rotary_base: PositiveFloat = Field(10000.0, description="Base (theta) of the rotary embedding; Llama 3: 500000.")
     bias: bool = Field(True, description="Biases on the linear layers (GPT and BLOOM have them, Llama has none).")
-    embedding_norm: bool = Field(False, description="A norm right after the word embedding (BLOOM).")
-    tied_embeddings: bool = Field(True, description="The logits use the word embedding's matrix.")
+    embedding_norm: bool = Field(False, description="A norm right after the token embedding (BLOOM).")
+    tied_embeddings: bool = Field(True, description="The LM head shares the token embedding's weight.")
     objective: Literal["causal", "prefix"] = "causal"
     source: str = ""
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, values: Any) -> Any:
-        """Defaults that follow from other fields. They are stored, so a dumped Model is complete."""
+    def _fill_defaults(cls, values: Any) -> Any:
+        """Defaults derived from other fields. They are stored, so a dumped Model is complete."""
         if isinstance(values, dict):
             values = dict(values)
             if values.get("kv_heads") is None and "heads" in values:
@@ -52,7 +52,7 @@ class Model(Spec):
         return values
 
     @model_validator(mode="after")
-    def _shape(self) -> Self:
+    def _check_shape(self) -> Self:
         if self.hidden % self.heads:
             near = _nearest_divisor(self.hidden, self.heads)
             raise ValueError(
@@ -73,7 +73,7 @@ class Model(Spec):
             )
         if self.position == "rotary" and self.head_dim % 2:
             raise ValueError(
-                f"rotary positions turn pairs of channels, but {self.heads} heads of hidden {self.hidden}"
+                f"rotary positions rotate pairs of channels, but {self.heads} heads of hidden {self.hidden}"
                 f" have an odd dimension {self.head_dim}."
             )
         return self
@@ -83,19 +83,19 @@ class Model(Spec):
         return self.hidden // self.heads
 
     def vocab_rows(self, tp: int) -> int:
-        """Rows of the embedding matrix: padded so that every tensor rank gets a multiple of 128."""
+        """Rows of the embedding matrix: padded so that every tensor-parallel rank gets a multiple of 128."""
         if self.padded_vocab is not None:
             return self.padded_vocab
         return round_up(self.vocab, 128 * tp)
 
 
-def drop_derived(values: Mapping[str, Any], stated: Collection[str]) -> dict[str, Any]:
-    """A dumped Model with some fields about to be stated anew, less those that follow from them and are not."""
-    return {key: item for key, item in values.items() if key in stated or FOLLOWS.get(key) not in stated}
+def drop_derived(values: Mapping[str, Any], overridden: Collection[str]) -> dict[str, Any]:
+    """A dumped Model without the fields derived from those about to be overridden, unless they are overridden too."""
+    return {key: item for key, item in values.items() if key in overridden or DERIVED.get(key) not in overridden}
 
 
 def round_up(number: int, multiple: int) -> int:
-    """The next multiple at or above a number."""
+    """The smallest multiple at or above a number."""
     return -(-number // multiple) * multiple
 
 

@@ -1,4 +1,4 @@
-"""The nearest Job that works: the fewest fields changed, each as little as possible."""
+"""The nearest valid Job: the fewest fields changed, each as little as possible."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, product
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from trimaran.spec.job import Job
 
 
-# What a change costs beside its size: the layout is there to be changed, the model is what the user wants.
-RELUCTANCE = {"layout": 0.0, "batch": 0.0, "cluster": 0.5, "model": 1.0}
+# Added to the distance of a change: the layout is there to be changed, the model is what the user wants.
+PENALTY = {"layout": 0.0, "batch": 0.0, "cluster": 0.5, "model": 1.0}
 
 BITS = {"fp8": 8, "bf16": 16, "fp16": 16.1, "fp32": 32}  # bf16 first: it needs no loss scaling
 
 
 class FieldChange(NamedTuple):
-    """One field set to another value; distance in doublings for numbers, plus the reluctance to change it."""
+    """One field set to another value; distance in doublings for numbers, plus the penalty of that part."""
 
     field: str
     value: Any
@@ -29,39 +29,40 @@ class FieldChange(NamedTuple):
 
 
 def suggest_change(job: "Job") -> str:
-    """' The nearest Job that works: layout.dp = 4.', or '' when nothing near works."""
-    moves = nearest_changes(job)
-    if not moves:
+    """' The nearest Job that works: layout.dp = 4.', or '' when nothing close works."""
+    changes = nearest_changes(job)
+    if not changes:
         return ""
-    return " The nearest Job that works: " + ", ".join(f"{move.field} = {_shown(move.value)}" for move in moves) + "."
+    listed = ", ".join(f"{change.field} = {_format(change.value)}" for change in changes)
+    return f" The nearest Job that works: {listed}."
 
 
 def nearest_changes(job: "Job") -> tuple[FieldChange, ...]:
-    fields = [list(moves) for moves in _moves(job)]
+    fields = [list(changes) for changes in _candidates(job)]
     for many in (1, 2):
         best: tuple[float, tuple[FieldChange, ...]] | None = None
         for chosen in combinations(fields, many):
-            for moves in product(*chosen):
-                distance = sum(move.distance for move in moves)
+            for changes in product(*chosen):
+                distance = sum(change.distance for change in changes)
                 if best is not None and distance >= best[0]:
                     continue
                 changed = job
-                for move in moves:
-                    changed = move.apply(changed)
+                for change in changes:
+                    changed = change.apply(changed)
                 if not problems(changed):
-                    best = distance, moves
+                    best = distance, changes
         if best:
             return best[1]
     return ()
 
 
-def _moves(job: "Job") -> Iterator[Iterable[FieldChange]]:
-    """What may change, most natural first: on equal distance the earlier field is kept."""
+def _candidates(job: "Job") -> Iterator[Iterable[FieldChange]]:
+    """Changes by field, the most natural first: of equal distances the earlier field wins."""
     layout, model, cluster = job.layout, job.model, job.cluster
-    yield _numbers("layout", "dp", layout.dp, _near(layout.dp) | _quotient(cluster.devices, layout.tp * layout.pp))
-    yield _numbers("layout", "micro_batch", layout.micro_batch, _near(layout.micro_batch))
-    yield _numbers("layout", "pp", layout.pp, _near(layout.pp) | _quotient(cluster.devices, layout.tp * layout.dp))
-    yield _numbers("layout", "tp", layout.tp, _near(layout.tp) | _quotient(cluster.devices, layout.dp * layout.pp))
+    yield _numbers("layout", "dp", layout.dp, _around(layout.dp) | _quotient(cluster.devices, layout.tp * layout.pp))
+    yield _numbers("layout", "micro_batch", layout.micro_batch, _around(layout.micro_batch))
+    yield _numbers("layout", "pp", layout.pp, _around(layout.pp) | _quotient(cluster.devices, layout.tp * layout.dp))
+    yield _numbers("layout", "tp", layout.tp, _around(layout.tp) | _quotient(cluster.devices, layout.dp * layout.pp))
     yield _batches(job)
     yield _numbers("cluster", "nodes", cluster.nodes, _quotient(layout.devices, cluster.devices_per_node))
     kinds: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
@@ -71,16 +72,16 @@ def _moves(job: "Job") -> Iterator[Iterable[FieldChange]]:
         ("sequence_parallel", layout.sequence_parallel, (False,)),
     )
     for name, now, others in kinds:
-        yield [_move("layout", name, value, 0.9) for value in others if value != now]
-    yield [_move("layout", "zero", stage, 0.3 * abs(stage - layout.zero)) for stage in range(4) if stage != layout.zero]
+        yield [_set_part("layout", name, value, 0.9) for value in others if value != now]
+    yield [_set_part("layout", "zero", n, 0.3 * abs(n - layout.zero)) for n in range(4) if n != layout.zero]
     yield _numbers("layout", "virtual_stages", layout.virtual_stages, {1, 2})
     yield [
-        FieldChange("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)), _set_job("precision", name))
+        FieldChange("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)), _set_field("precision", name))
         for name in job.trainer.precisions
         if name != job.precision
     ]
     optimizers = [o for o in get_args(Optimizer) if o != job.optimizer]
-    yield [FieldChange("optimizer", o, 1.0, _set_job("optimizer", o)) for o in optimizers]
+    yield [FieldChange("optimizer", o, 1.0, _set_field("optimizer", o)) for o in optimizers]
     multiples = {model.layers // layout.stages * layout.stages, -(-model.layers // layout.stages) * layout.stages}
     yield _numbers("model", "layers", model.layers, multiples)
     for name in ("ffn_hidden", "padded_vocab"):
@@ -90,8 +91,8 @@ def _moves(job: "Job") -> Iterator[Iterable[FieldChange]]:
             yield _numbers("model", name, now_number, {up, up - layout.tp} - {0})
 
 
-def _near(number: int) -> set[int]:
-    """Small steps and whole factors around a number."""
+def _around(number: int) -> set[int]:
+    """Small steps and integer factors around a number."""
     steps = {number + step for step in (-3, -2, -1, 1, 2, 3)}
     factors = {number * factor for factor in (2, 3, 4, 8)} | {number // factor for factor in (2, 3, 4, 8, 16)}
     return {n for n in steps | factors if n > 0}
@@ -101,17 +102,17 @@ def _quotient(number: int, part: int) -> set[int]:
     return {number // part} if number % part == 0 else set()
 
 
-def _numbers(noun: str, name: str, now: int, others: set[int]) -> list[FieldChange]:
-    return [_move(noun, name, n, abs(log(n / now, 2))) for n in sorted(others) if n not in (now, 0)]
+def _numbers(part: str, name: str, now: int, others: set[int]) -> list[FieldChange]:
+    return [_set_part(part, name, n, abs(log(n / now, 2))) for n in sorted(others) if n not in (now, 0)]
 
 
 def _batches(job: "Job") -> list[FieldChange]:
-    """The same number of ramp steps, every batch size moved to a multiple of dp x micro batch."""
+    """The same number of ramp-up steps, every batch size rounded to a multiple of dp x micro batch."""
     unit = job.layout.dp * job.layout.micro_batch
     size, ramp = job.batch.size, job.batch.ramp
     if ramp is None:
         return [
-            FieldChange("batch.size", n, abs(log(n / size, 2)), _set_job("batch", Batch(size=n)))
+            FieldChange("batch.size", n, abs(log(n / size, 2)), _set_field("batch", Batch(size=n)))
             for n in {size // unit * unit, -(-size // unit) * unit} - {0, size}
         ]
     start = max(unit, round(ramp.start / unit) * unit)
@@ -121,22 +122,22 @@ def _batches(job: "Job") -> list[FieldChange]:
     if not distance:
         return []
     new = Batch(size=end, ramp=Ramp(start=start, increment=increment, samples=ramp.samples))
-    return [FieldChange("batch", new, distance, _set_job("batch", new))]
+    return [FieldChange("batch", new, distance, _set_field("batch", new))]
 
 
-def _move(noun: str, name: str, value: Any, distance: float) -> FieldChange:
-    def apply(changed: "Job") -> "Job":
-        part = getattr(changed, noun).model_copy(update={name: value})
-        return changed.model_copy(update={noun: part})
+def _set_part(part: str, name: str, value: Any, distance: float) -> FieldChange:
+    def apply(job: "Job") -> "Job":
+        new = getattr(job, part).model_copy(update={name: value})
+        return job.model_copy(update={part: new})
 
-    return FieldChange(f"{noun}.{name}", value, distance + RELUCTANCE[noun], apply)
+    return FieldChange(f"{part}.{name}", value, distance + PENALTY[part], apply)
 
 
-def _set_job(name: str, value: Any) -> Callable[["Job"], "Job"]:
+def _set_field(name: str, value: Any) -> Callable[["Job"], "Job"]:
     return lambda job: job.model_copy(update={name: value})
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, Batch) and value.ramp:
         return f"{value.size} with a ramp-up from {value.ramp.start} in steps of {value.ramp.increment}"
     return str(value)

@@ -1,5 +1,4 @@
-"""Recipe: how the weights are moved. Adam's own numbers and how the learning rate goes; which Adam it is, is the Job's
-`optimizer`."""
+"""Recipe: optimizer hyperparameters and the learning-rate schedule. The Job's `optimizer` says which Adam it is."""
 
 import math
 from typing import Annotated, Literal, Self
@@ -12,15 +11,15 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LossScale(Spec):
-    """Of fp16: gradients are multiplied by it, because small ones would become zero. It halves when they overflow."""
+    """Dynamic loss scaling of fp16: keeps small gradients from underflow; halved when gradients overflow."""
 
     initial: PositiveFloat = 2.0**16
-    window: PositiveInt = Field(1000, description="Good steps in a row after which it doubles.")
-    hysteresis: PositiveInt = Field(2, description="Overflows before it halves; a doubling grants them anew.")
+    window: PositiveInt = Field(1000, description="Steps without an overflow after which it doubles.")
+    hysteresis: PositiveInt = Field(2, description="Overflows before it halves; reset when it doubles.")
     minimum: PositiveFloat = 1.0
 
     @model_validator(mode="after")
-    def _above_minimum(self) -> Self:
+    def _check_minimum(self) -> Self:
         if self.initial < self.minimum:
             raise ValueError(
                 f"the loss scale starts at {self.initial:g}, below its minimum {self.minimum:g};"
@@ -32,38 +31,38 @@ class LossScale(Spec):
 class Recipe(Spec):
     """The defaults are GPT-3's (arXiv 2005.14165, appendix B), the learning rate that of its 350M model (table 2.1)."""
 
-    learning_rate: PositiveFloat = Field(3e-4, description="The highest, reached after the warm-up.")
+    learning_rate: PositiveFloat = Field(3e-4, description="The peak, reached after the warm-up.")
     warmup_samples: NonNegativeInt = Field(0, description="Samples over which the learning rate rises from zero.")
-    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="How it falls after the warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay after the warm-up.")
     decay_samples: PositiveInt | None = Field(
-        None, description="Samples after which it has fallen, warm-up included; None: those of the whole job."
+        None, description="Samples until the minimum is reached, warm-up included; None: those of the whole job."
     )
-    minimum_learning_rate: NonNegativeFloat = Field(0.0, description="Where it falls to.")
-    betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="How much of both moments a step keeps.")
+    minimum_learning_rate: NonNegativeFloat = Field(0.0, description="The learning rate at the end of the decay.")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="Adam's decay rates of the first and second moment.")
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
     undecayed: tuple[Literal["norms", "biases", "embeddings"], ...] = Field(
-        ("norms", "biases"), description="What is left out of weight decay."
+        ("norms", "biases"), description="Parameters without weight decay."
     )
-    clip: PositiveFloat | None = Field(1.0, description="Largest norm of the whole gradient; None: not clipped.")
+    clip: PositiveFloat | None = Field(1.0, description="Gradient clipping by global norm; None: not clipped.")
     loss_scale: LossScale = Field(LossScale(), description="For fp16.")
 
     @model_validator(mode="after")
-    def _falls(self) -> Self:
+    def _check_schedule(self) -> Self:
         if self.minimum_learning_rate > self.learning_rate:
             raise ValueError(
-                f"the minimum learning rate {self.minimum_learning_rate:g} is above the highest,"
+                f"the minimum learning rate {self.minimum_learning_rate:g} is above the peak,"
                 f" {self.learning_rate:g}; the nearest that works: minimum_learning_rate {self.learning_rate:g}."
             )
         if self.decay_samples is not None and self.decay_samples < self.warmup_samples:
             raise ValueError(
-                f"the learning rate would have fallen after {self.decay_samples} samples, but rises for"
+                f"the learning-rate decay ends after {self.decay_samples} samples, but the warm-up takes"
                 f" {self.warmup_samples}; the nearest that works: decay_samples {self.warmup_samples}."
             )
         return self
 
     def rate_at(self, samples: int, all_samples: int) -> float:
-        """The learning rate of the step that ends after so many samples, in a job of all_samples."""
+        """The learning rate of the step that ends after `samples`, in a job of `all_samples`."""
         if samples < self.warmup_samples:
             return self.learning_rate * samples / self.warmup_samples
         end = self.decay_samples or all_samples

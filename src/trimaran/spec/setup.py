@@ -1,4 +1,4 @@
-"""Setup: what is known of a measured Job. A table row or a log seldom says everything; unknown stays None."""
+"""Setup: what is known about a measured run. A table row or a log seldom states everything; unknown stays None."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ class Setup(Spec):
     devices_per_node: PositiveInt | None = None
     nodes: PositiveInt | None = None
     devices: PositiveInt | None = None
-    size_label: str | None = Field(None, description="The size as printed, such as '104B'; not always true.")
+    size_label: str | None = Field(None, description="The model size as printed, such as '104B'; not always right.")
     layers: PositiveInt | None = None
     hidden: PositiveInt | None = None
     ffn_hidden: PositiveInt | None = None
@@ -73,7 +73,7 @@ class Setup(Spec):
         )
 
     def to_model(self) -> Model | None:
-        """The model as far as sizes and FLOPs go (which no number of heads changes), or None where it is not known."""
+        """A Model good for parameters and FLOPs (which the heads do not change), or None where the shape is unknown."""
         if self.layers is None or self.hidden is None:
             return None
         heads = self.heads if self.heads and self.hidden % self.heads == 0 else 1

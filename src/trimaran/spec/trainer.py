@@ -1,4 +1,4 @@
-"""TrainerProfile: what a piece of software does with a layout; the same layout costs different things in each."""
+"""TrainerProfile: how a trainer executes a layout; the same layout has another cost in each."""
 
 from typing import Literal
 
@@ -16,45 +16,45 @@ class TrainerProfile(Spec):
     name: str
     attention: Literal["naive", "fused-softmax", "flash"]
     gradient_bytes: dict[Precision, Literal[2, 4]] = Field(
-        description="Bytes per gradient element while it accumulates, for each number format it trains in."
+        description="Bytes per gradient element while it accumulates, per dtype it trains in."
     )
     accumulation_bytes: float = Field(
-        0.0, ge=0, description="Bytes moved per parameter to add up the gradients of one of several micro batches."
+        0.0, ge=0, description="Bytes moved per parameter to accumulate the gradients of one micro batch."
     )
     update_bytes: dict[Optimizer, float] = Field(
         default_factory=dict,
-        description="Bytes an optimizer moves per parameter; as a fused Adam does where not named.",
+        description="Bytes an optimizer moves per parameter; those of a fused Adam where not stated.",
     )
-    master_bytes: Literal[0, 4] = Field(4, description="Bytes of the higher-precision copy of each weight.")
+    master_bytes: Literal[0, 4] = Field(4, description="Bytes of the master copy of each weight.")
     sharded_extra_bytes: float = Field(
-        0.0, ge=0, description="Bytes per parameter beside master weights and moments that its ZeRO shards with them."
+        0.0, ge=0, description="Bytes per parameter that ZeRO shards in addition to master weights and moments."
     )
     stage_buffers: float = Field(
-        0.0, ge=0, description="Whole activations that a stage keeps per micro batch in flight beside the layers' own."
+        0.0, ge=0, description="Activations kept per stage and micro batch in flight, beside those of the layers."
     )
-    buffers_gib: float = Field(0.0, ge=0, description="Fixed buffers of a device: reduction buckets, gathered weights.")
+    buffers_gib: float = Field(0.0, ge=0, description="Fixed buffers: reduction buckets, all-gathered weights.")
     exact_memory: bool = Field(
         False, description="Whether its tensors are known one by one (cost.engine_memory), not by published formulas."
     )
     compiles: bool = Field(
-        False, description="Whether it compiles its layers on a GPU, without tensor parallelism or a zero bubble."
+        False, description="Whether it compiles its layers on a GPU, without tensor parallelism or zero-bubble."
     )
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
-    fp8_multiple: PositiveInt = Field(1, description="Of which every side of a product in fp8 must be a multiple.")
+    fp8_multiple: PositiveInt = Field(1, description="Every dimension of an fp8 GEMM must be a multiple of this.")
     optimizers: tuple[Optimizer, ...]
     recompute: tuple[Recompute, ...]
-    sequence_parallel: bool = Field(True, description="Whether it can cut norms and dropout along the sequence.")
+    sequence_parallel: bool = Field(True, description="Whether it can shard norms and dropout along the sequence.")
     zero_stages: tuple[int, ...] = Field(description="ZeRO stages offered without a pipeline.")
     zero_stages_with_pipeline: tuple[int, ...]
     zero_gradients_with_pipeline: bool = Field(
-        description="Whether ZeRO 2 and 3 really shard gradients under a pipeline; if not, they act as stage 1 there."
+        description="Whether ZeRO 2 and 3 shard gradients with a pipeline; if not, they act as stage 1 there."
     )
     ties_embeddings_across_stages: bool = True
     fewer_micro_batches_than_stages: bool = Field(
-        description="Whether 1F1B runs when a step has too few micro batches."
+        description="Whether 1F1B can run with fewer micro batches than stages."
     )
     interleaved_micro_batches: Literal["multiple-of-stages", "even-rounds"] = "multiple-of-stages"
-    overlaps_data_parallel: bool = Field(description="Whether the gradient reduction hides behind the backward pass.")
+    overlaps_data_parallel: bool = Field(description="Whether the gradient reduction overlaps with the backward pass.")
     prints: str = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
     sources: dict[str, str] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Outcome and Trial: what happened when a Job ran, and where that is known from."""
+"""Outcome and Trial: what a run of a Job measured, and where the measurement comes from."""
 
 from typing import Any, Literal
 
@@ -13,19 +13,19 @@ Status = Literal["pending", "running", "ok", "oom", "hang", "fail", "timeout", "
 
 class Outcome(Spec):
     status: Status
-    reason: str = Field("", description="In words: why it failed, or what to know about it ('may hang').")
-    seconds: PositiveFloat | None = Field(None, description="Seconds per iteration: the median of those measured.")
+    reason: str = Field("", description="Why it failed, or a remark ('may hang').")
+    seconds: PositiveFloat | None = Field(None, description="Seconds per iteration: median of the measured ones.")
     seconds_low: PositiveFloat | None = Field(None, description="First quartile of the measured iterations.")
     seconds_high: PositiveFloat | None = Field(None, description="Third quartile.")
-    iterations: NonNegativeInt | None = Field(None, description="Iterations measured, warm-up not counted.")
-    warmup: NonNegativeInt | None = Field(None, description="Iterations left out at the start.")
-    memory_gib: NonNegativeFloat | None = Field(None, description="Peak of the fullest device.")
+    iterations: NonNegativeInt | None = Field(None, description="Iterations measured, without the warm-up.")
+    warmup: NonNegativeInt | None = Field(None, description="Iterations discarded at the start.")
+    memory_gib: NonNegativeFloat | None = Field(None, description="Peak of the device that uses most.")
     memory_by_stage_gib: tuple[NonNegativeFloat, ...] = ()
-    tokens_per_second: NonNegativeFloat | None = Field(None, description="Of the whole job.")
+    tokens_per_second: NonNegativeFloat | None = Field(None, description="Of the whole job, not per device.")
     tflops: NonNegativeFloat | None = Field(None, description="Per device, as printed by the source.")
-    tflops_formula: str | None = Field(None, description="Which formula the source used, where it is known.")
+    tflops_formula: str | None = Field(None, description="The formula the source used, where known.")
     last_loss: float | None = None
-    skipped: NonNegativeInt | None = Field(None, description="Iterations without an update (loss scaling).")
+    skipped: NonNegativeInt | None = Field(None, description="Iterations skipped by the loss scaler.")
     nan: NonNegativeInt | None = None
 
 
@@ -35,7 +35,7 @@ class Source(Spec):
     line: PositiveInt | None = None
     section: str = ""
     table: str = Field("", description="Rows with the same value were printed together.")
-    label: str = Field("", description="The source's own name of the row.")
+    label: str = Field("", description="The source's own name for the row.")
     date: str = Field("", description="As printed.")
     note: str = ""
 
@@ -43,11 +43,11 @@ class Source(Spec):
 class Trial(Spec):
     id: str
     setup: Setup
-    job: Job | None = Field(None, description="The whole Job, where it is known.")
+    job: Job | None = Field(None, description="The complete Job, where known.")
     outcome: Outcome
     source: Source
-    corrects: str | None = Field(None, description="Id of the trial, as printed, that this one corrects.")
-    corrections: dict[str, Any] = Field(default_factory=dict, description="Field -> value that the audit forced.")
+    corrects: str | None = Field(None, description="Id of the trial that this one corrects.")
+    corrections: dict[str, Any] = Field(default_factory=dict, description="Field -> value corrected by the audit.")
     code_version: str = ""
     host: str = ""
     recorded_at: str = Field("", description="UTC, ISO 8601.")

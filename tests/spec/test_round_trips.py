@@ -1,10 +1,10 @@
-"""Nouns go through YAML and JSON without loss, are frozen, and fill what follows from other fields."""
+"""Spec classes survive YAML and JSON without loss, are frozen, and derive defaults from other fields."""
 
 import pytest
 from hypothesis import given, settings
 from pydantic import ValidationError
 
-from tests.spec.nouns import jobs, models, trials
+from tests.spec.strategies import jobs, models, trials
 from trimaran.spec import Batch, Job, Mistake, Model, Ramp, Trial
 
 
@@ -28,13 +28,13 @@ def test_a_trial_survives_yaml_and_json(trial: Trial) -> None:
     assert Trial.from_json(trial.to_json()) == trial
 
 
-def test_a_noun_cannot_be_changed() -> None:
+def test_a_spec_is_frozen() -> None:
     model = Model(layers=2, hidden=64, heads=4)
     with pytest.raises(ValidationError):
         model.layers = 3  # type: ignore[misc]
 
 
-def test_defaults_follow_from_other_fields() -> None:
+def test_defaults_are_derived_from_other_fields() -> None:
     gpt = Model(layers=2, hidden=64, heads=4)
     assert (gpt.ffn_hidden, gpt.kv_heads, gpt.bias) == (256, 4, True)
     llama = Model(layers=2, hidden=64, heads=4, kv_heads=2, mlp="swiglu", norm="rmsnorm", ffn_hidden=224)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that make nouns, valid ones only. Used by every test that says 'for any Job'."""
+"""Hypothesis strategies for valid Jobs, Trials and their parts. Used by every test that says 'for any Job'."""
 
 from hypothesis import strategies as st
 
@@ -84,7 +84,7 @@ data = st.builds(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """Possible Jobs on our own trainer: shapes are built to fit the layout."""
+    """Valid Jobs of our own trainer: shapes are built to fit the layout."""
     dp, tp, pp = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
     micro_batch, micro_batches = draw(st.integers(1, 4)), draw(st.integers(pp, pp + 4))
     unit = dp * micro_batch
