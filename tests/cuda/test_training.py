@@ -12,7 +12,6 @@ from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpoints, live_tensors
 from trimaran.engine.checkpoint.position import Position
 from trimaran.engine.checkpoint.sharded_tensors import unpacked
-from trimaran.engine.heartbeat import Heartbeat
 from trimaran.engine.kernels.fused_adamw import OnePassAdam
 from trimaran.engine.kernels.transpose import turned
 from trimaran.engine.loop.batches import batch
@@ -21,6 +20,7 @@ from trimaran.engine.metrics.reporter import Done, Teller
 from trimaran.engine.parallel.world import World
 from trimaran.engine.parallel.zero import Slot
 from trimaran.engine.trainer import Asks, Trainer
+from trimaran.processes.heartbeat import Heartbeat
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 

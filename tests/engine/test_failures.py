@@ -87,7 +87,7 @@ def test_ranks_that_never_come_are_not_waited_for_longer_than_asked() -> None:
     rank = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     code, _, err = finished("tiny", "--set", "layout.dp=2", "--patience", "2", environment=rank)
     assert code == 4
-    assert err.startswith("trimaran: Rank 0 waited in vain for the others:")
+    assert err.startswith("trimaran: Rank 0 timed out waiting for the other ranks:")
     assert len(err.splitlines()) == 1
 
 
@@ -108,7 +108,7 @@ MISTAKES = {
     "no such host": (
         ["tiny", "--set", "layout.dp=2"],
         {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "1234"},
-        "but this machine knows no host of that name; set MASTER_ADDR",
+        "but this machine cannot resolve that host name; set MASTER_ADDR",
     ),
     "no port": (["tiny"], {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, "MASTER_PORT is not set"),
 }

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimaran.cli.train import SettingsOption
+from trimaran.processes.command import SettingsOption
 
 if TYPE_CHECKING:
     from trimaran.planner.explained import Explained

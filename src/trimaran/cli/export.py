@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from trimaran.cli.train import SettingsOption
+from trimaran.processes.command import SettingsOption
 
 if TYPE_CHECKING:
     from trimaran.export.exported import Exported

@@ -1,8 +1,5 @@
-"""The command `trimaran`: its verbs, and how a mistake is said."""
+"""The command `trimaran` and its verbs."""
 
-import atexit
-import gc
-import os
 import sys
 from typing import Annotated
 
@@ -29,8 +26,9 @@ from trimaran.cli.results import results
 from trimaran.cli.sample import sample
 from trimaran.cli.shape import shape
 from trimaran.cli.sweep import sweep
-from trimaran.cli.train import train
 from trimaran.cli.weights import weights
+from trimaran.engine.command import train
+from trimaran.processes.command import run_command
 
 app = typer.Typer(
     name="trimaran",
@@ -75,32 +73,8 @@ def options(
         raise typer.Exit
 
 
-INTERRUPTED = 130
-YOUNG_OBJECTS = 50_000  # before Python looks through them for garbage, instead of 700
-
-
 def run() -> None:
-    """Exit codes: 0 done, 2 a mistake of the user's (one sentence on stderr), 130 interrupted."""
-    # What is imported stays to the end. Looking through all of PyTorch for garbage takes half a second while it is
-    # imported, and again when all is over.
-    gc.set_threshold(YOUNG_OBJECTS)
-    atexit.register(gc.freeze)
-    try:
-        app(args=with_default_ledger(sys.argv[1:]))
-    except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # typer caught Ctrl-C
-            print("trimaran: interrupted; nothing was written.", file=sys.stderr)
-        raise
-    except BrokenPipeError:  # `trimaran results | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except ValueError as error:
-        from trimaran.spec import Mistake
-
-        if not isinstance(error, Mistake):
-            raise
-        print(f"trimaran: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(lambda: app(args=with_default_ledger(sys.argv[1:])))
 
 
 def with_default_ledger(arguments: list[str]) -> list[str]:

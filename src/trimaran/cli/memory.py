@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimaran.cli.train import SettingsOption
+from trimaran.processes.command import SettingsOption
 
 if TYPE_CHECKING:
     from trimaran.spec import Job
@@ -37,7 +37,7 @@ def memory(
 
     Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
     """
-    from trimaran.cli.need import need_our_trainer
+    from trimaran.engine.command import need_our_trainer
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_job
     from trimaran.spec.settings import apply_settings
@@ -58,7 +58,7 @@ def memory(
 
 
 def _answer(job: "Job", rank: int) -> dict[str, Any]:
-    from trimaran.cli.need import need_torch
+    from trimaran.processes.command import need_torch
 
     need_torch("trimaran memory")
     from trimaran.cost.columns import of_jobs

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 probe = typer.Typer(invoke_without_command=True)
 probe.command("compare")(compare)
 
-RANK_FAILED = 4  # as in `trimaran train`
-
 
 @probe.callback()
 def measure(
@@ -41,8 +39,8 @@ def measure(
     """
     if context.invoked_subcommand:
         return
-    from trimaran.cli.need import need_torch
-    from trimaran.engine.rendezvous import is_first
+    from trimaran.processes.command import need_torch
+    from trimaran.processes.rendezvous import is_rank_0
     from trimaran.spec import Mistake
 
     try:
@@ -50,10 +48,10 @@ def measure(
         _check_files(output, plot)
         measured = _measured(model, ranks, quick)
     except Mistake:
-        if is_first(os.environ):
+        if is_rank_0(os.environ):
             raise
         raise typer.Exit(2) from None  # rank 0 says it for all
-    if not is_first(os.environ):
+    if measured is None:
         return
     from trimaran.learn.probed import probed_cluster
 
@@ -69,26 +67,26 @@ def measure(
     _show(measured, cluster, output, json)
 
 
-def _measured(model: str, ranks: int | None, quick: bool) -> "Measured":
+def _measured(model: str, ranks: int | None, quick: bool) -> "Measured | None":
     """By our own processes, or with those that torchrun or SLURM started."""
-    from trimaran.engine.rendezvous import meeting
+    from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_model
 
     started = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
-    place = None if started == "1" else meeting(os.environ, int(started) if started.isdigit() else 0)
-    if place and ranks not in (None, place.world):
-        raise Mistake(f"--ranks is {ranks}, but {place.world} processes were started; leave --ranks away.")
+    place = None if started == "1" else find_rendezvous(os.environ, int(started) if started.isdigit() else 0)
+    if place and ranks not in (None, place.world_size):
+        raise Mistake(f"--ranks is {ranks}, but {place.world_size} processes were started; leave --ranks away.")
     chosen = load_model(model) if model else None
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
 
     from trimaran.learn.probed import cpu_machine
     from trimaran.probe.measure import Asked
-    from trimaran.probe.ranks import RankFailed, check_ranks, devices_here, forked, gpus_here, joined
+    from trimaran.probe.ranks import ProbeFailed, check_ranks, devices_here, gpus_here, run_probe
     from trimaran.probe.shapes import usual_model
 
-    count = devices_here() if ranks is None else ranks
-    check_ranks(place.world if place else count, alone=place is None)
+    count = place.world_size if place else devices_here() if ranks is None else ranks
+    check_ranks(count, alone=place is None)
     if not gpus_here():
         cpu_machine()  # measured for a moment while nothing else runs
     words = [
@@ -98,16 +96,14 @@ def _measured(model: str, ranks: int | None, quick: bool) -> "Measured":
     ]
     asked = Asked(chosen or usual_model(gpus_here() > 0), quick, " ".join([*words, *(["--quick"] if quick else [])]))
     try:
-        if place:
-            os.environ.update(place.environment)
-            return _watched(lambda told: joined(asked, told), show=place.rank == 0)
-        return _watched(lambda told: forked(count, asked, told))
-    except RankFailed as failure:
-        print(f"trimaran: {failure}", file=sys.stderr, flush=True)
-        raise typer.Exit(RANK_FAILED) from None
+        return _watched(lambda told: run_probe(count, asked, told, place), show=is_rank_0(os.environ))
+    except ProbeFailed as failure:
+        if str(failure):
+            print(f"trimaran: {failure}", file=sys.stderr, flush=True)
+        raise typer.Exit(failure.code) from None
 
 
-def _watched(work: Callable[["Told"], "Measured"], show: bool = True) -> "Measured":
+def _watched(work: Callable[["Told"], "Measured | None"], show: bool) -> "Measured | None":
     """With a progress bar on the terminal's stderr, where somebody looks."""
     if not show or not sys.stderr.isatty():
         return work(lambda what, share: None)
@@ -132,9 +128,9 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
     if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
         raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
     if plot is not None:
-        from trimaran.cli.need import need
+        from trimaran.processes.command import need_package
 
-        need("plotly", "plotly", "--plot", "trimaran[report]")
+        need_package("plotly", "plotly", "--plot", "trimaran[report]")
 
 
 def _whole(path: Path, write: Any) -> None:

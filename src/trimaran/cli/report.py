@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimaran.cli.importing import LedgerOption
-from trimaran.cli.need import need
+from trimaran.processes.command import need_package
 
 if TYPE_CHECKING:
     from trimaran.report.campaign import Campaign
@@ -48,7 +48,7 @@ def report(
     if len(given) > 1:
         raise Mistake(f"A report is about one of them, but {' and '.join(given)} were given; leave out all but one.")
     for package in ("plotly", "jinja2", "kaleido"):
-        need(package, package, "A report", "trimaran[report]")
+        need_package(package, package, "A report", "trimaran[report]")
     from trimaran.report.figures import figures as draw
     from trimaran.report.page import page
 

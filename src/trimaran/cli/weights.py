@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trimaran.cli.need import need, need_torch
+from trimaran.processes.command import need_package, need_torch
 
 GIB = 2**30
 
@@ -94,4 +94,4 @@ def import_(
 
 def need_safetensors(command: str) -> None:
     need_torch(command)
-    need("safetensors", "safetensors", f"`{command}`", "trimaran[train]")
+    need_package("safetensors", "safetensors", f"`{command}`", "trimaran[train]")

@@ -1,9 +1,11 @@
 """`torchrun … -m trimaran.engine JOB [options]`: the same as `trimaran train JOB [options]`."""
 
-import sys
+import typer
 
-from trimaran.cli.main import run
+from trimaran.engine.command import train
+from trimaran.processes.command import run_command
 
 if __name__ == "__main__":
-    sys.argv = ["trimaran", "train", *sys.argv[1:]]
-    run()
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app.command()(train)
+    run_command(app)

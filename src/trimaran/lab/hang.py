@@ -1,6 +1,5 @@
 """A trial that hangs: found by heartbeats that stay away, explained by every rank's stack before it is killed."""
 
-import json
 import linecache
 import os
 import re
@@ -15,10 +14,9 @@ from typing import Any
 
 from trimaran.lab.processes import kill, state_of
 from trimaran.lab.steps import signal_step
+from trimaran.processes.heartbeat import END_PHASES, SLOW_PHASES, read_heartbeats, stack_file
 
 SECONDS_FOR_STACKS = 3.0
-ENDED = ("done", "interrupted", "not finite")
-SLOW = ("building", "validating", "saving")  # what may take longer than an iteration
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _WAITS = re.compile(r"\bwait\(|\b(all_reduce|all_gather|reduce_scatter|broadcast|barrier|send|recv)\w*\(")
 _STATES = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "is in a system call that does not return"}
@@ -35,11 +33,7 @@ class Beats:
     def stale(self, seconds: list[float]) -> list[dict[str, Any]]:
         """The beats of all ranks, if some rank has been silent for too long; `seconds` are those of the iterations."""
         now = time.monotonic()
-        for file in self.folder.glob("rank-*.json"):
-            try:
-                beat = json.loads(file.read_text())
-            except (OSError, ValueError):
-                continue
+        for beat in read_heartbeats(self.folder):
             if self.seen.get(beat["rank"], ({},))[0] != beat:
                 self.seen[beat["rank"]] = beat, now
         late = [beat for beat, at in self.seen.values() if now - at > self._limit(beat, seconds)]
@@ -52,9 +46,9 @@ class Beats:
         return not self.seen and time.monotonic() - self.written_at > self.patience["start"]
 
     def _limit(self, beat: Mapping[str, Any], seconds: list[float]) -> float:
-        if beat["doing"] in ENDED:
+        if beat["doing"] in END_PHASES:
             return float("inf")
-        if beat["doing"] in SLOW or len(seconds) < 2:
+        if beat["doing"] in SLOW_PHASES or len(seconds) < 2:
             return self.patience["start"]
         return max(self.patience["least"], self.patience["times"] * median(seconds))
 
@@ -78,7 +72,7 @@ def stacks_of(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any
     for pipe in folder.glob("flight-pipe*"):  # where PyTorch's flight recorder listens
         _poke(pipe)
     here = socket.gethostname()
-    files = {beat["rank"]: folder / "heartbeats" / f"rank-{beat['rank']:05d}.stack" for beat in beats}
+    files = {beat["rank"]: stack_file(folder / "heartbeats", beat["rank"]) for beat in beats}
     if not signal_step(slurm, "USR2"):
         for beat in beats:
             if beat["host"] == here:
@@ -129,7 +123,7 @@ def verdict(ranks: list[dict[str, Any]]) -> str:
     for rank in ranks:
         if rank["waits_in"]:
             waiting[rank["waits_in"]].append(rank["rank"])
-        elif rank["doing"] not in ENDED:
+        elif rank["doing"] not in END_PHASES:
             absent.append(rank)
     places = sorted(waiting.items(), key=lambda item: -len(item[1]))
     where = "; ".join(f"{_listed(numbers)} in {place}" for place, numbers in places)

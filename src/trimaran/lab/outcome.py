@@ -7,8 +7,8 @@ from typing import Any
 
 from trimaran.lab import files
 from trimaran.ledger.recognise import read_file
+from trimaran.processes.exit_codes import DONE, OUT_OF_MEMORY
 from trimaran.spec import Job, Mistake, Outcome
-from trimaran.spec.codes import DONE, OUT_OF_MEMORY
 from trimaran.spec.trial import Status
 
 TAIL_BYTES = 65536

@@ -1,6 +1,7 @@
 """One rank's run of a Job: build, go on from the last checkpoint, step until the end or a stop."""
 
 import math
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpoints
-from trimaran.engine.heartbeat import Heartbeat
 from trimaran.engine.kernels.fp8 import need_eight_bits
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
@@ -24,12 +24,16 @@ from trimaran.engine.metrics.not_finite import leave_evidence
 from trimaran.engine.metrics.reporter import Done, Teller, telling
 from trimaran.engine.parallel.world import join
 from trimaran.engine.trainer import Asks, Step, Trainer
+from trimaran.processes import heartbeat as phases
+from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED, NOT_FINITE, OUT_OF_MEMORY, RANK_FAILED
+from trimaran.processes.heartbeat import Heartbeat
+from trimaran.processes.ranks import Rank, run_ranks
+from trimaran.processes.rendezvous import Rendezvous
 from trimaran.spec import Job
-from trimaran.spec.codes import DONE, INTERRUPTED, NOT_FINITE
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainOptions:
     metrics: Path | None = None
     heartbeats: Path | None = None
     tensorboard: Path | None = None
@@ -37,13 +41,24 @@ class Options:
     stop_on_nan: bool = False
 
 
-def train(job: Job, options: Options, store: Any = None) -> int:
+def run(job: Job, options: TrainOptions, rendezvous: Rendezvous | None) -> int:
+    """Train in as many processes as the layout has devices. Gives the exit code."""
+    devices = job.layout.devices
+    end = run_ranks(devices, lambda rank: train(job, options, rank), options.patience, rendezvous)
+    if end.reason:
+        print(f"trimaran: {end.reason}", file=sys.stderr, flush=True)
+    if rendezvous is not None and end.code in (BAD_JOB, OUT_OF_MEMORY, RANK_FAILED):
+        os._exit(end.code)  # without exit handlers: PyTorch's may wait for ranks that are gone
+    return end.code
+
+
+def train(job: Job, options: TrainOptions, rank: Rank) -> int:
     """The exit code of this rank: done, interrupted or not finite; everything else is raised."""
-    world = join(job, options.patience, store)
+    world = join(job, options.patience, rank.store)
     if job.precision == "fp8":
         need_eight_bits(world.device)
     heartbeat = Heartbeat(options.heartbeats, world.rank)
-    heartbeat.beat("building")
+    heartbeat.beat(phases.BUILDING)
     trainer = Trainer(job, world, guarded=options.stop_on_nan)
     checkpoints = Checkpoints(trainer)
     position = checkpoints.resume()
@@ -52,7 +67,8 @@ def train(job: Job, options: Options, store: Any = None) -> int:
     if code == INTERRUPTED and world.rank == world.size - 1:
         saved = f", saved in {job.saving.folder}" if job.saving.folder else ""
         print(f"trimaran: interrupted after iteration {teller.at.iteration} of {job.steps}{saved}.", file=sys.stderr)
-    heartbeat.beat({DONE: "done", INTERRUPTED: "interrupted"}.get(code, "not finite"), teller.at.iteration)
+    ends = {DONE: phases.DONE, INTERRUPTED: phases.INTERRUPTED, NOT_FINITE: phases.NOT_FINITE}
+    heartbeat.beat(ends[code], teller.at.iteration)
     if dist.is_initialized():
         dist.destroy_process_group()
     return code
@@ -99,7 +115,7 @@ def loop(
     for iteration in range(teller.at.iteration + 1, job.steps + 1):
         size = job.batch.size_after(consumed)
         parts = batch(job, source, consumed, size, world.dp_rank, world.device)
-        heartbeat.beat("stepping", iteration)
+        heartbeat.beat(phases.STEPPING, iteration)
         before = teller.at
         consumed += size
         rate = job.recipe.rate_at(consumed, samples)
@@ -118,10 +134,10 @@ def loop(
         while waiting and (saves or validates):
             teller.tell(waiting.pop(0))
         if validates and unseen is not None:
-            heartbeat.beat("validating", iteration)
+            heartbeat.beat(phases.VALIDATING, iteration)
             teller.tell_validation(evaluate(trainer, unseen))
         if saves:
-            heartbeat.beat("saving", iteration)
+            heartbeat.beat(phases.SAVING, iteration)
             checkpoints.save(replace(teller.at, loss_scale=trainer.scaler.state()))
         if validates or saves:
             teller.pause()

@@ -1,18 +1,17 @@
-"""`trimaran train`: run a Job on this machine, or as one of the processes that torchrun or SLURM started."""
+"""The command line of the engine: `trimaran train JOB`, and `torchrun … -m trimaran.engine JOB`."""
 
 import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimaran.cli.need import need, need_our_trainer, need_torch
+from trimaran.processes.command import SettingsOption, need_package, need_torch
 
-SettingsOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
-]
+if TYPE_CHECKING:
+    from trimaran.spec import Job
 
 
 def train(
@@ -38,7 +37,7 @@ def train(
     Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
     """
     from trimaran.data.source import check
-    from trimaran.engine.rendezvous import is_first, meeting
+    from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_job
     from trimaran.spec.settings import apply_settings
@@ -46,29 +45,29 @@ def train(
     try:
         asked = apply_settings(load_job(job), [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
         need_our_trainer(asked)
-        meeting(os.environ, asked.layout.devices)
+        rendezvous = find_rendezvous(os.environ, asked.layout.devices)
         check_here(asked)
         check(asked)
         check_writable(metrics, heartbeats, tensorboard, asked.saving.folder)
-        if is_first(os.environ):
+        if is_rank_0(os.environ):
             announce(asked)
         need_torch("trimaran train")
         if tensorboard is not None:
-            need("tensorboard", "TensorBoard", "--tensorboard", "trimaran[tensorboard]")
+            need_package("tensorboard", "TensorBoard", "--tensorboard", "trimaran[tensorboard]")
         os.environ.update(asked.environment)
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
-        from trimaran.engine.launch import run
-        from trimaran.engine.loop.train import Options
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise a lost rank prints a page of C++ frames
+        from trimaran.engine.loop.train import TrainOptions, run
 
-        code = run(asked, Options(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan))
+        options = TrainOptions(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan)
+        code = run(asked, options, rendezvous)
     except Mistake:
-        if is_first(os.environ):
+        if is_rank_0(os.environ):
             raise
         raise typer.Exit(2) from None  # rank 0 says it for all
     raise typer.Exit(code)
 
 
-def check_here(job: Any) -> None:
+def check_here(job: "Job") -> None:
     """Whether this machine has the job's devices. Memory is judged with the prediction."""
     from trimaran.spec import Mistake, presets
     from trimaran.spec.here import is_cpu_here
@@ -102,7 +101,7 @@ def check_writable(metrics: Path | None, *folders: Path | str | None) -> None:
         raise Mistake(f"{error.filename} cannot be written: {error.strerror}.") from None
 
 
-def announce(job: Any) -> None:
+def announce(job: "Job") -> None:
     """What is about to run, and what the cost model expects of it."""
     from trimaran.cost.columns import of_jobs
     from trimaran.cost.memory import GIB
@@ -133,3 +132,13 @@ def announce(job: Any) -> None:
         f" {float(off.high[0]):.3g}), {float(expected.memory_gib[0]):.2f} of {device.memory_gib:.1f} GiB a device",
         flush=True,
     )
+
+
+def need_our_trainer(job: "Job") -> None:
+    from trimaran.spec import Mistake
+
+    if job.trainer.name != "trimaran":
+        raise Mistake(
+            f"The job {job.name} is for {job.trainer.name}, but the engine is our own trainer;"
+            " add --set trainer=trimaran, or ask `trimaran explain` for the cost model's prediction."
+        )

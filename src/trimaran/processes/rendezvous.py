@@ -1,4 +1,4 @@
-"""Whether this process is one of many that torchrun or SLURM started, and where those meet. Imports no torch."""
+"""Whether this process is one of many that torchrun or SLURM started, and where those meet."""
 
 import re
 import socket
@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 from trimaran.spec import Mistake
 
-FIRST_PORT, PORTS = (
-    20000,
-    12000,
-)  # SLURM gives no port: one for the job's step is derived, below the ports Linux gives away
+# SLURM gives no port: one is derived from the job's step, below the ephemeral ports of Linux.
+FIRST_PORT, PORTS = 20000, 12000
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """One rank of a world that somebody else started."""
+class Rendezvous:
+    """One rank of a run that somebody else started, and where it meets the others."""
 
     rank: int
     local_rank: int
-    world: int
+    world_size: int
     host: str
     port: int
 
@@ -30,43 +28,43 @@ class Meeting:
         return {
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self.local_rank),
-            "WORLD_SIZE": str(self.world),
+            "WORLD_SIZE": str(self.world_size),
             "MASTER_ADDR": self.host,
             "MASTER_PORT": str(self.port),
         }
 
 
-def meeting(environment: Mapping[str, str], devices: int) -> Meeting | None:
-    """None: this process was started alone. A world of another size than the layout's devices is a Mistake."""
+def find_rendezvous(environment: Mapping[str, str], devices: int) -> Rendezvous | None:
+    """None: this process was started by itself. Another world size than the layout's devices is a Mistake."""
     place = _torchrun(environment) or _slurm(environment, devices)
-    if place is not None and place.world != devices:
+    if place is not None and place.world_size != devices:
         raise Mistake(
-            f"{place.world} processes were started, but dp x tp x pp = {devices};"
-            f" start {devices}, or change the layout so that it has {place.world} devices."
+            f"{place.world_size} processes were started, but dp x tp x pp = {devices};"
+            f" start {devices}, or change the layout so that it has {place.world_size} devices."
         )
-    if place is not None and place.world > 1:
+    if place is not None and place.world_size > 1:
         _check_host(place.host)
     return place
 
 
 def _check_host(name: str) -> None:
-    """PyTorch would try to find it for as long as its patience lasts."""
+    """PyTorch would try to resolve it until its timeout."""
     try:
         socket.getaddrinfo(name, None)
     except OSError:
         raise Mistake(
-            f"The ranks should meet on {name}, but this machine knows no host of that name;"
-            " set MASTER_ADDR to the address of the first one."
+            f"The ranks should meet on {name}, but this machine cannot resolve that host name;"
+            " set MASTER_ADDR to the address of the first node."
         ) from None
 
 
-def is_first(environment: Mapping[str, str]) -> bool:
-    """Whether this process may speak for all: it is rank 0, or alone."""
+def is_rank_0(environment: Mapping[str, str]) -> bool:
+    """Whether this process prints for all: it is rank 0, or the only one."""
     rank = environment.get("RANK") or (environment.get("SLURM_PROCID") if _in_step(environment) else None)
     return rank in (None, "0")
 
 
-def _torchrun(environment: Mapping[str, str]) -> Meeting | None:
+def _torchrun(environment: Mapping[str, str]) -> Rendezvous | None:
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return None
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
@@ -75,38 +73,38 @@ def _torchrun(environment: Mapping[str, str]) -> Meeting | None:
             f"RANK and WORLD_SIZE say that this is one of several processes, but {' and '.join(missing)} is not set,"
             " so they cannot meet; start them with torchrun, or unset RANK and WORLD_SIZE."
         )
-    return Meeting(
+    return Rendezvous(
         rank=_number(environment, "RANK"),
         local_rank=_number(environment, "LOCAL_RANK", "0"),
-        world=_number(environment, "WORLD_SIZE"),
+        world_size=_number(environment, "WORLD_SIZE"),
         host=environment["MASTER_ADDR"],
         port=_number(environment, "MASTER_PORT"),
     )
 
 
 def _in_step(environment: Mapping[str, str]) -> bool:
-    """srun sets this one; a batch script has no tasks of its own."""
+    """srun sets this variable; a batch script has no tasks of its own."""
     return "SLURM_STEP_NUM_TASKS" in environment
 
 
-def _slurm(environment: Mapping[str, str], devices: int) -> Meeting | None:
+def _slurm(environment: Mapping[str, str], devices: int) -> Rendezvous | None:
     if not _in_step(environment):
         return None
     world = _number(environment, "SLURM_STEP_NUM_TASKS")
     if world == 1 and devices > 1:
         return None  # one task that has the node to itself and starts its own processes
     job, step = _number(environment, "SLURM_JOB_ID"), _number(environment, "SLURM_STEP_ID", "0")
-    return Meeting(
+    return Rendezvous(
         rank=_number(environment, "SLURM_PROCID"),
         local_rank=_number(environment, "SLURM_LOCALID", "0"),
-        world=world,
+        world_size=world,
         host=environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
         port=_number(environment, "MASTER_PORT", str(FIRST_PORT + (31 * job + step) % PORTS)),
     )
 
 
 def first_host(nodes: str) -> str:
-    """Of a list such as 'gpu[03-07,11],login1'; SLURM itself is asked where it is at hand."""
+    """Of a node list such as 'gpu[03-07,11],login1'; expanded by SLURM itself where it is installed."""
     if "[" not in nodes:
         return nodes.split(",")[0]
     try:

@@ -1,0 +1,54 @@
+"""What the command lines `trimaran` and `python -m trimaran.engine` share: exit codes, missing packages, `--set`."""
+
+import atexit
+import gc
+import os
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+CTRL_C = 130
+YOUNG_OBJECTS = 50_000  # before Python's garbage collector runs, instead of 700
+
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
+]
+
+
+def run_command(command: Callable[[], object]) -> None:
+    """Exit codes: 0 done, 2 a mistake of the user's (one sentence on stderr), 130 interrupted."""
+    # What is imported stays to the end. Searching all of PyTorch for garbage takes half a second while it is imported,
+    # and again at the exit.
+    gc.set_threshold(YOUNG_OBJECTS)
+    atexit.register(gc.freeze)
+    try:
+        command()
+    except SystemExit as ended:
+        if ended.code == CTRL_C:  # typer caught Ctrl-C
+            print("trimaran: interrupted; nothing was written.", file=sys.stderr)
+        raise
+    except BrokenPipeError:  # `trimaran results | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except ValueError as error:
+        from trimaran.spec import Mistake
+
+        if not isinstance(error, Mistake):
+            raise
+        print(f"trimaran: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def need_torch(command: str) -> None:
+    """Planning installs without PyTorch; a command that runs the engine says so where it is missing."""
+    need_package("torch", "PyTorch", f"`{command}`", "trimaran[train]")
+
+
+def need_package(module: str, name: str, what: str, package: str) -> None:
+    if find_spec(module) is None:
+        from trimaran.spec import Mistake
+
+        raise Mistake(f"{what} needs {name}, which is not installed here: pip install '{package}'.")
