@@ -1,13 +1,16 @@
 """What a document shows, line by line: commands with their output, and files that the reader writes or has.
 
 Commands are those in fenced blocks of sh, bash or console, and table cells that are nothing but `trimaran …`. Marks are
-HTML comments, which no reader sees, directly before a block or table; CONTRIBUTING.md lists them.
+HTML comments, which no reader sees, directly before a block or table; CONTRIBUTING.md lists them. README.md has none in
+its source: `readme.py` holds its marks.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.docs.readme import GIVEN_TO_READER, MARKS
 
 SHELLS = ("sh", "bash", "console")
 PROGRAMS = ("slurm", "chromium")  # what not every machine has
@@ -70,7 +73,11 @@ Step = Command | Written | Given
 
 def steps_of(document: Path) -> list[Step]:
     try:
-        return list(_steps(document.read_text().splitlines()))
+        steps = list(_steps(document.read_text().splitlines()))
+        if document.name == "README.md":
+            marks = [Mark(0, "run", part, what) for part, what in MARKS.items()]
+            steps = [*map(Given, GIVEN_TO_READER), *_marked(steps, marks)]
+        return steps
     except BadMark as error:
         raise BadMark(f"{document.name}:{error}") from None
 
@@ -143,15 +150,17 @@ def _cells(rows: list[str], first: int) -> Iterator[Command]:
                 yield Command(number, command[1])
 
 
-def _marked(commands: list[Command], marks: list[Mark]) -> list[Command]:
+def _marked(steps: Sequence[Step], marks: list[Mark]) -> list[Step]:
     for mark in marks:
-        if not any(mark.part in command.text for command in commands):
-            raise BadMark(f"{mark.line}: no command for this mark")
-        commands = [_with(command, mark) if mark.part in command.text else command for command in commands]
-    return commands
+        named = [isinstance(step, Command) and mark.part in step.text for step in steps]
+        if not any(named):
+            raise BadMark(f"{mark.line}: no command for this mark: {mark.what}")
+        steps = [_with(step, mark) if yes else step for step, yes in zip(steps, named, strict=True)]
+    return list(steps)
 
 
-def _with(command: Command, mark: Mark) -> Command:
+def _with(command: Step, mark: Mark) -> Command:
+    assert isinstance(command, Command)
     word, _, rest = mark.what.partition(" ")
     changed: dict[str, object]
     if word == "skip," and rest:

@@ -8,6 +8,8 @@ import pytest
 from tests.docs.test_commands import DOCUMENTS, ROOT
 from trimaran.cost.constants import PRIORS
 
+README_BYTES = 9216
+
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
@@ -16,6 +18,10 @@ def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
         file = document.parent / name if name else document
         assert file.exists(), target
         assert not heading or heading in headings(file), target
+
+
+def test_the_readme_can_be_read_in_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
 
 
 def headings(document: Path) -> list[str]:
