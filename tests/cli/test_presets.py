@@ -15,7 +15,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     def looked() -> None:
         raise AssertionError("the machine was measured")
 
-    monkeypatch.setattr(presets, "here", looked)
+    monkeypatch.setattr(presets, "detect_here", looked)
     presets.preset.cache_clear()
 
 

@@ -11,7 +11,7 @@ from trimaran.spec import presets
 @pytest.fixture
 def on_two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`here` is a machine of two cores and 16 GiB, and is forgotten afterwards."""
-    monkeypatch.setattr(presets, "here", two_cores)
+    monkeypatch.setattr(presets, "detect_here", two_cores)
     presets.preset.cache_clear()
     yield
     presets.preset.cache_clear()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trimaran.cost.parameters import total_parameters
+from trimaran.probe.detect import _memory_bytes
 from trimaran.spec import Job, Mistake, presets
-from trimaran.spec import here as here_module
 from trimaran.spec.files import load_job, save
 
 
@@ -40,14 +40,14 @@ def test_the_tiny_job_is_possible_on_this_machine(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(presets, "preset", presets.preset.__wrapped__)  # what other tests found here is not asked
     job = load_job("tiny")
     assert job.cluster.devices == job.layout.devices == 1
-    assert job.cluster.device.memory_gib <= here_module._memory_bytes() / 2**30
+    assert job.cluster.device.memory_gib <= _memory_bytes() / 2**30
 
 
 def test_listing_and_describing_jobs_does_not_look_at_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def looked() -> None:
         raise AssertionError("the machine was measured")
 
-    monkeypatch.setattr(presets, "here", looked)
+    monkeypatch.setattr(presets, "detect_here", looked)
     presets.preset.cache_clear()
     assert {"tiny", "gpt-1b3-h200"} <= set(presets.names(presets.JOBS))
     for name in presets.names(presets.JOBS):

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.spec.machines import two_cores
 from tests.spec.strategies import jobs
-from trimaran.spec import Job, Mistake, Ramp, presets
+from trimaran.spec import Cluster, Job, Mistake, Ramp, presets
 from trimaran.spec.files import expand_preset, load_job
-from trimaran.spec.here import shared_by
 from trimaran.spec.settings import apply_settings
 
 
@@ -128,7 +127,7 @@ def test_any_job_can_be_changed_to_run_on_a_cpu_machine(tiny: Job) -> None:
 
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=5))
 def test_sharing_a_machine_keeps_its_memory(processes: list[int]) -> None:
-    machine = reduce(shared_by, processes, two_cores())
+    machine = reduce(Cluster.with_processes, processes, two_cores())
     assert machine.devices == processes[-1]
     assert machine.devices * machine.device.memory_gib == pytest.approx(16)
 

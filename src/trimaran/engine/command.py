@@ -70,9 +70,8 @@ def train(
 def check_here(job: "Job") -> None:
     """Whether this machine has the job's devices. Memory is judged with the prediction."""
     from trimaran.spec import Mistake, presets
-    from trimaran.spec.here import is_cpu_here
 
-    if is_cpu_here(job.cluster):
+    if job.cluster.is_local_cpu:
         return
     wanted, machine = job.cluster.device, presets.cluster("here")
     if machine.device.name != wanted.name:

@@ -6,7 +6,6 @@ from pathlib import PurePath
 from typing import Any
 
 from trimaran.spec import Cluster, Job, Mistake, Model, presets
-from trimaran.spec.here import is_cpu_here
 from trimaran.spec.model import drop_derived
 from trimaran.spec.settings import build_job
 
@@ -62,7 +61,7 @@ def _replica(layout: Mapping[str, Any]) -> int:
 def _replicas(layout: Mapping[str, Any], machine: Cluster, name: str) -> int:
     """dp where the file leaves it open: as many replicas as there are devices for."""
     replica = _replica(layout)
-    if is_cpu_here(machine):
+    if machine.is_local_cpu:
         return 1
     if machine.devices % replica and "dp" not in layout:
         raise Mistake(
@@ -94,7 +93,7 @@ def _machine(stated: Mapping[str, Any], cluster: Cluster, wanted: int | None, na
         cluster = cluster.replace(devices_per_node=per_node)
     if NODES in stated:
         return cluster.replace(nodes=stated[NODES])
-    if is_cpu_here(cluster):
+    if cluster.is_local_cpu:
         return cluster  # its processes follow the layout
     devices = stated.get(DEVICES, wanted)
     if devices is None:

@@ -11,7 +11,6 @@ from typing import Any
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import interval, predict
 from trimaran.spec import Job, Mistake, Sweep
-from trimaran.spec.here import is_cpu_here
 from trimaran.spec.settings import apply_settings
 
 SHORT = {"micro_batch": "mbs", "virtual_stages": "vp", "sequence_parallel": "sp"}
@@ -87,7 +86,7 @@ def following(sweep: Sweep, settings: dict[str, Any]) -> dict[str, Any]:
     if sweep.devices is not None and "layout.dp" not in settings:
         axes["dp"] = found["layout.dp"] = max(1, sweep.devices // (axes["tp"] * axes["pp"]))
     nodes, left = divmod(prod(axes.values()), base.cluster.devices_per_node)
-    processes = is_cpu_here(base.cluster) and base.cluster.nodes == 1
+    processes = base.cluster.is_local_cpu and base.cluster.nodes == 1
     if not processes and not left and nodes != base.cluster.nodes and "cluster.nodes" not in settings:
         found["cluster.nodes"] = nodes
     return found

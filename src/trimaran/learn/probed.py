@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from trimaran.learn.probed_constants import probed_constants
+from trimaran.probe.detect import KNOWN_GPUS
 from trimaran.probe.measured import Measured
 from trimaran.spec import Cluster, Device, Link, Mistake, presets
-from trimaran.spec.here import KNOWN_GPUS, is_cpu_here, shared_by
 
 ASSUMED = Link(
     name="PCIe 4", gb_per_s=24, latency_us=10, source="Assumed: one rank has nobody to talk to, so it measured no link."
@@ -40,7 +40,7 @@ def probed_cluster(measured: Measured) -> Cluster:
 def cpu_machine() -> Cluster:
     """This machine where PyTorch sees no GPU."""
     machine = presets.cluster(presets.HERE)
-    if not is_cpu_here(machine):
+    if not machine.is_local_cpu:
         raise Mistake(
             f"This machine has {machine.devices} x {machine.device.name}, but this PyTorch sees no GPU; install PyTorch"
             " with CUDA, or set CUDA_VISIBLE_DEVICES to nothing to probe the CPU."
@@ -51,7 +51,7 @@ def cpu_machine() -> Cluster:
 def _known(measured: Measured) -> Cluster:
     """What data sheets or the operating system say about this machine."""
     if measured.device == "cpu":
-        return shared_by(cpu_machine(), measured.ranks // measured.nodes)
+        return cpu_machine().with_processes(measured.ranks // measured.nodes)
     if measured.device_name in KNOWN_GPUS:
         return presets.cluster(KNOWN_GPUS[measured.device_name])
     unknown = Device(

@@ -1,11 +1,12 @@
 """Device, Link and Cluster: what the hardware is. Every constant names its source."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from trimaran.spec.base import Spec
 
+HERE = "here"  # names the machine this runs on, which is detected instead of read from a preset
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
 GPU_UNITS = 64  # the fewest SMs of a GPU; Fugaku's A64FX has 48 cores, and a CPU that is detected is named cpu-*
 
@@ -79,3 +80,26 @@ class Cluster(Spec):
     @property
     def devices(self) -> int:
         return self.nodes * self.devices_per_node
+
+    @property
+    def is_local_cpu(self) -> bool:
+        """Whether it is a machine without GPUs detected as `here`: its devices are processes, as many as asked for."""
+        return self.name == HERE and self.device.name.startswith("cpu-")
+
+    def with_processes(self, processes: int) -> Self:
+        """A CPU machine with another number of processes, fewer or more than its cores: they share its memory and,
+        where they outnumber the cores, its speed."""
+        if processes == self.devices_per_node:
+            return self
+        before, after = (max(1.0, count / (self.cores or count)) for count in (self.devices_per_node, processes))
+        faster, device = before / after, self.device
+        divided = "operating system or its limit for this process, divided by processes"
+        shared = device.replace(
+            memory_gib=device.memory_gib * self.devices_per_node / processes,
+            peak_tflops={name: value * faster for name, value in device.peak_tflops.items()},
+            matmul_tflops={name: value * faster for name, value in device.matmul_tflops.items()},
+            memory_gb_per_s=device.memory_gb_per_s * faster,
+            sources={**device.sources, "memory_gib": divided},
+        )
+        sources = {**self.sources, "devices_per_node": "processes asked for; they share the cores of this machine"}
+        return self.replace(devices_per_node=processes, device=shared.model_dump(), sources=sources)

@@ -10,7 +10,6 @@ import yaml
 from trimaran.spec import presets
 from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
-from trimaran.spec.here import is_cpu_here, shared_by
 from trimaran.spec.job import Job
 from trimaran.spec.mistake import Mistake, did_you_mean
 from trimaran.spec.model import Model, drop_derived
@@ -75,8 +74,8 @@ def expand_preset(kind: str, value: Any) -> Any:
         changes = {key: item for key, item in value.items() if key != "preset"}
         base = _named(kind, str(value["preset"]))
         devices = changes.get("devices_per_node")
-        if isinstance(base, Cluster) and is_cpu_here(base) and isinstance(devices, int) and devices > 0:
-            base = shared_by(base, devices)
+        if isinstance(base, Cluster) and base.is_local_cpu and isinstance(devices, int) and devices > 0:
+            base = base.with_processes(devices)
         return {**drop_derived(base.model_dump(), changes), **changes}
     return value
 

@@ -2,13 +2,14 @@
 
 from functools import cache
 from importlib.resources import files
+from pkgutil import resolve_name
 from typing import cast
 
 import yaml
 
 from trimaran.spec.base import Spec
+from trimaran.spec.cluster import HERE as HERE
 from trimaran.spec.cluster import Cluster
-from trimaran.spec.here import here
 from trimaran.spec.mistake import Mistake, did_you_mean
 from trimaran.spec.model import Model
 from trimaran.spec.trainer import TrainerProfile
@@ -16,7 +17,7 @@ from trimaran.spec.trainer import TrainerProfile
 KINDS: dict[str, type[Spec]] = {"models": Model, "clusters": Cluster, "trainers": TrainerProfile}
 JOBS = "jobs"  # Job files that name other presets; `files.load_job` reads them, for it knows how to put those in
 SWEEPS = "sweeps"  # likewise
-HERE = "here"  # the one cluster that is detected instead of read
+DETECTOR = "trimaran.probe.detect:detect_cluster"  # by name: spec imports no other room
 
 
 @cache
@@ -29,8 +30,12 @@ def names(kind: str) -> tuple[str, ...]:
 @cache
 def preset(kind: str, name: str) -> Spec:
     if kind == "clusters" and name == HERE:
-        return here()
+        return detect_here()
     return KINDS[kind].of({"name": name, **yaml.safe_load(text(kind, name))}, f"The preset {name}")
+
+
+def detect_here() -> Cluster:
+    return cast(Cluster, resolve_name(DETECTOR)())
 
 
 def text(kind: str, name: str) -> str:

@@ -11,7 +11,6 @@ from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
 from trimaran.spec.data import expand_source
 from trimaran.spec.files import PARTS, expand_preset
-from trimaran.spec.here import is_cpu_here, shared_by
 from trimaran.spec.job import Job
 from trimaran.spec.layout import Layout
 from trimaran.spec.mistake import Mistake, close_names
@@ -125,4 +124,6 @@ def _following(cluster: Any, layout: Any) -> Any:
         asked, machine = Layout.model_validate(layout), Cluster.model_validate(cluster)
     except ValidationError:  # the Job will say it, with the field's whole name
         return cluster
-    return shared_by(machine, asked.devices).model_dump() if is_cpu_here(machine) and machine.nodes == 1 else cluster
+    return (
+        machine.with_processes(asked.devices).model_dump() if machine.is_local_cpu and machine.nodes == 1 else cluster
+    )

@@ -24,7 +24,6 @@ from trimaran.engine.hugging_face.folder import Folder
 from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Job, presets
 from trimaran.spec.files import load_job
-from trimaran.spec.here import is_cpu_here
 
 JOB = "job.yaml"
 BATCH = 8
@@ -53,7 +52,7 @@ def import_(source: Path, out: Path, data: str | None, tell: Tell) -> Job:
 def job_text(folder: Folder, out: Path, data: str | None) -> str:
     """Every GPU of this machine a replica, or one process where there is none. Rates are those of a fine-tuning."""
     machine = presets.cluster("here")
-    on_cpu = is_cpu_here(machine)
+    on_cpu = machine.is_local_cpu
     devices = 1 if on_cpu else machine.devices_per_node
     values = {
         "name": folder.model.name,

@@ -12,7 +12,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from trimaran.cost.memory import PAGE_MIB
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Job, Layout
-from trimaran.spec.here import is_cpu_here
 
 ALLOCATOR = f"expandable_segments:True,large_segment_size_mb:{PAGE_MIB}"
 
@@ -72,7 +71,7 @@ def join(job: Job, patience: timedelta, store: Any) -> World:
     """Meet the other processes in the store; RANK and LOCAL_RANK say which one this is."""
     layout, tied = job.layout, job.model.tied_embeddings
     rank = int(os.environ.get("RANK", "0"))
-    device = device_here(int(os.environ.get("LOCAL_RANK", "0")), cpu=is_cpu_here(job.cluster))
+    device = device_here(int(os.environ.get("LOCAL_RANK", "0")), cpu=job.cluster.is_local_cpu)
     if layout.devices == 1:
         return World(layout, device)
     backend = "nccl" if device.type == "cuda" else "gloo"

@@ -1,4 +1,7 @@
-"""The machine this runs on, as a Cluster: asked of the operating system and measured briefly, without torch."""
+"""The machine this runs on, as a Cluster: read from the operating system and measured for 0.2 s, without torch.
+
+`cluster: here` in a job file, and `--on here`, mean what `detect_cluster` returns.
+"""
 
 import math
 import os
@@ -10,13 +13,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trimaran.spec.cluster import Cluster, Device, Link
-from trimaran.spec.mistake import Mistake
+from trimaran.spec import Cluster, Device, Link, Mistake, presets
 
 GIB = 2**30
 
-# nvidia-smi names a card; what it cannot say (peak, bandwidth, SMs) is taken from the cluster preset with that device.
-# Whole names: a GH200 or an A100 of 40 GB is another card.
+# By the name that nvidia-smi shows: the cluster preset with the card's peak, bandwidth and SMs, which it does not show.
+# Whole names, because a GH200 or an A100 of 40 GB is another card.
 KNOWN_GPUS = {
     "Tesla V100-SXM2-32GB": "jean-zay-v100-32gb",
     "Tesla V100-SXM2-16GB": "jean-zay-v100-16gb",
@@ -26,37 +28,9 @@ KNOWN_GPUS = {
 }
 
 
-def here() -> Cluster:
-    """One node: the GPUs that nvidia-smi shows, else one device per CPU core."""
+def detect_cluster() -> Cluster:
+    """One node: the GPUs that nvidia-smi shows, or without any one device per CPU core."""
     return _gpus() or _cpu()
-
-
-def is_cpu_here(cluster: Cluster) -> bool:
-    """Whether it is a machine that `here` found to have no GPU: its devices are processes, as many as wanted."""
-    return cluster.name == "here" and cluster.device.name.startswith("cpu-")
-
-
-def shared_by(cluster: Cluster, processes: int) -> Cluster:
-    """A CPU machine with another number of processes, fewer or more than its cores: all its memory, divided anew; its
-    speed too, where there are more processes than cores."""
-    device, sources = cluster.device, cluster.sources
-    if processes == cluster.devices_per_node:
-        return cluster
-    before, after = (max(1.0, count / (cluster.cores or count)) for count in (cluster.devices_per_node, processes))
-    faster = before / after
-    divided = {**device.sources, "memory_gib": "operating system or its limit for this process, divided by processes"}
-    shared = device.replace(
-        memory_gib=device.memory_gib * cluster.devices_per_node / processes,
-        peak_tflops={name: value * faster for name, value in device.peak_tflops.items()},
-        matmul_tflops={name: value * faster for name, value in device.matmul_tflops.items()},
-        memory_gb_per_s=device.memory_gb_per_s * faster,
-        sources=divided,
-    )
-    return cluster.replace(
-        devices_per_node=processes,
-        device=shared.model_dump(),
-        sources={**sources, "devices_per_node": "processes asked for; they share the cores of this machine"},
-    )
 
 
 def _gpus() -> Cluster | None:
@@ -75,13 +49,11 @@ def _gpus() -> Cluster | None:
             " cluster file (`preset: hgx-h200` with `device`, `devices_per_node`, `nodes`, `inside` and `between`"
             " changed) and give that file instead of 'here'."
         )
-    from trimaran.spec import presets  # presets knows `here`; only a machine with GPUs needs the way back
-
     cluster, seen = presets.cluster(KNOWN_GPUS[names[0]]), "nvidia-smi on this machine"
     device = cluster.device
     memory_gib = min(memory for _, memory in cards)
     return cluster.replace(
-        name="here",
+        name=presets.HERE,
         nodes=1,
         devices_per_node=len(cards),
         device=device.replace(memory_gib=memory_gib, sources={**device.sources, "memory_gib": seen}).model_dump(),
@@ -111,7 +83,7 @@ def _nvidia_smi() -> list[tuple[str, float]]:
 def _cpu() -> Cluster:
     """A CPU machine: one device per core, so that a layout can be tried with one process on each."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    tflops, gb_per_s = _measured(cores)
+    tflops, gb_per_s = _measure_cores(cores)
     assumed = "assumed until `trimaran probe` measures it"
     device = Device(
         name=f"cpu-{platform.machine()}",
@@ -120,7 +92,7 @@ def _cpu() -> Cluster:
         memory_gb_per_s=gb_per_s,
         units=1,
         sources={
-            "peak_tflops": "measured here by fp32 matrix products on all cores, divided by the cores;"
+            "peak_tflops": "measured here by fp32 GEMMs on all cores, divided by the cores;"
             " PyTorch emulates bf16, fp16 and fp8 on a CPU, so they are given the same figure",
             "memory_gib": "operating system or its limit for this process, divided by the cores",
             "memory_gb_per_s": "measured here by large copies on all cores, divided by the cores",
@@ -129,7 +101,7 @@ def _cpu() -> Cluster:
     )
     link = Link(name="shared memory", gb_per_s=2.0, latency_us=50.0, source=f"gloo between processes, {assumed}")
     return Cluster(
-        name="here",
+        name=presets.HERE,
         device=device,
         devices_per_node=cores,
         cores=cores,
@@ -148,7 +120,7 @@ def _cpu() -> Cluster:
     )
 
 
-def _measured(cores: int) -> tuple[float, float]:
+def _measure_cores(cores: int) -> tuple[float, float]:
     """TFLOP/s and GB/s of one core while all are busy, in about 0.2 s."""
     import numpy as np
 
@@ -156,16 +128,16 @@ def _measured(cores: int) -> tuple[float, float]:
     factors = [np.ones((side, side), np.float32) for _ in range(cores)]
     arrays = [(np.ones(copied, np.uint8), np.ones(copied, np.uint8)) for _ in range(cores)]
     with ThreadPoolExecutor(cores) as pool:
-        # Copies first: idle BLAS threads spin for a while. BLAS may use all cores for one product, or one core
-        # (OMP_NUM_THREADS=1); then a product on each core is the faster way.
+        # Copies first: idle BLAS threads spin for a while. BLAS may use all cores for one GEMM, or one core
+        # (OMP_NUM_THREADS=1); then a GEMM on each core is faster.
         copies = _best_rate(pool, lambda i: np.copyto(*arrays[i]), cores)
-        products = max(_best_rate(pool, lambda i: np.matmul(factors[i], factors[i]), at_once) for at_once in (1, cores))
-    tflops, gb_per_s = products * 2 * side**3 / 1e12, copies * 2 * copied / 1e9
+        gemms = max(_best_rate(pool, lambda i: np.matmul(factors[i], factors[i]), at_once) for at_once in (1, cores))
+    tflops, gb_per_s = gemms * 2 * side**3 / 1e12, copies * 2 * copied / 1e9
     return float(f"{tflops / cores:.3g}"), float(f"{gb_per_s / cores:.3g}")
 
 
 def _best_rate(pool: ThreadPoolExecutor, work: Callable[[int], object], at_once: int) -> float:
-    """Pieces of work per second in the best of the rounds that 0.06 s allow, one piece a thread."""
+    """Calls per second in the best of the rounds that 0.06 s allow, one call on each thread."""
     best, end = math.inf, time.perf_counter() + 0.06
     while best == math.inf or time.perf_counter() < end:
         start = time.perf_counter()
