@@ -1,6 +1,7 @@
-"""What the documents state besides commands: links that lead somewhere, and the constants of the cost model."""
+"""What the documents state besides commands: links that lead somewhere, rooms, and the constants of the cost model."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,13 @@ def test_the_constants_of_the_cost_model_are_listed_as_they_are() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| (.+) \|$", text, re.MULTILINE)
     listed = {name: (float(value), float(spread), meaning) for name, value, spread, meaning in rows}
     assert listed == {name: (prior.value, prior.spread, prior.meaning) for name, prior in PRIORS.items()}
+
+
+def test_architecture_lists_every_room_and_the_layers_that_are_enforced() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {folder.parent.name for folder in (ROOT / "src" / "trimaran").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == rooms
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    drawn = [set(line.split(", ")) for line in text.split("```")[1].strip().splitlines()]
+    assert drawn == [set(layer.replace("trimaran.", "").split(" | ")) for layer in layers]
