@@ -26,7 +26,7 @@ def trainer(trial: Trial) -> TrainerProfile:
 
 @cache
 def a100() -> tuple[Trial, ...]:
-    rows = teaching(published(("published.csv",)).trials, CLUSTER)
+    rows = teaching(published(("published.csv",)), CLUSTER)
     return tuple(t for t in rows if t.setup.framework == "megatron-deepspeed" and t.outcome.seconds)
 
 
@@ -112,7 +112,7 @@ def test_too_little_to_learn_from_gets_a_sentence(count: int) -> None:
 
 def test_shipped_constants_predict_the_published_rows() -> None:
     """The bars of the issue: 3 % on A100 rows (one row contradicts its neighbours and is named), 6 % on the others."""
-    rows = [t for t in teaching(published(("published.csv",)).trials) if t.outcome.seconds]
+    rows = [t for t in teaching(published(("published.csv",))) if t.outcome.seconds]
     at = {"a100-80gb": "jean-zay-a100-80gb", "v100-32gb": "jean-zay-v100-32gb", "v100-16gb": "jean-zay-v100-16gb"}
     own = [t for t in rows if t.setup.framework == "megatron-deepspeed"]
 

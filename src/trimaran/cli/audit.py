@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from trimaran.ledger.audit import Finding
-    from trimaran.spec import Trial
+    from trimaran.ledger.audit import Corrected
 
 
 def audit(
@@ -31,35 +30,33 @@ def audit(
     from rich.console import Console
 
     from trimaran.cli.importing import read_all
-    from trimaran.ledger.audit import audit as find
     from trimaran.ledger.audit import corrected
     from trimaran.ledger.published import published as shipped
+    from trimaran.ledger.reading import joined
     from trimaran.ledger.store import Ledger, ledger_path
 
     path = ledger_path(ledger)
     if files or published:
-        readings = list(read_all(files or []).values()) + ([shipped()] if published else [])
-        trials = [trial for reading in readings for trial in reading.trials]
-        remarks = [remark for reading in readings for remark in reading.remarks]
+        reading = joined([*read_all(files or []).values(), *([shipped()] if published else [])])
     else:
         with Ledger.read(path) as store:
-            trials, remarks = store.trials(order="source_line"), []
-    with Console(stderr=True).status(f"auditing {len(trials)} trials"):
-        findings = find(trials, remarks)
-    fixed = corrected(trials, findings) if fix else []
-    added = 0
-    if fix:
-        with Ledger.open(path) as store:
-            added = store.add([*trials, *fixed]).added
-    if json:
-        _print_json(trials, findings)
-    else:
-        _print(trials, findings)
+            reading = store.reading()
+    with Console(stderr=True).status(f"auditing {len(reading.trials)} trials"):
+        view = corrected(reading)
         if fix:
-            print(f"{len(fixed)} corrected trials stand beside the printed ones in {path} ({added} rows were new).")
+            with Ledger.open(path) as store:
+                store.add(reading.trials, reading.remarks)
+                stored = {trial.corrects for trial in store.correct().corrections}
+    if json:
+        _print_json(view)
+        return
+    _print(view)
+    if fix:
+        fixed = stored & {trial.id for trial in reading.trials}
+        print(f"{len(fixed)} corrected trials stand beside the printed ones in {path}.")
 
 
-def _print(trials: "list[Trial]", findings: "list[Finding]") -> None:
+def _print(view: "Corrected") -> None:
     from rich.markup import escape
     from rich.padding import Padding
 
@@ -69,7 +66,7 @@ def _print(trials: "list[Trial]", findings: "list[Finding]") -> None:
     out = console()
     colours = {"impossible": "red", "contradictory": "yellow", "suspicious": "cyan"}
     for level in LEVELS:
-        chosen = [finding for finding in findings if finding.level == level]
+        chosen = [finding for finding in view.findings if finding.level == level]
         if not chosen:
             continue
         out.print(f"[bold {colours[level]}]{level}[/] ({len(chosen)}): {MEANING[level]}")
@@ -80,19 +77,19 @@ def _print(trials: "list[Trial]", findings: "list[Finding]") -> None:
                 fixes = ", ".join(f"{name} = {value}" for name, value in finding.corrections.items())
                 out.print(Padding(f"[green]→ {escape(fixes)}[/]", (0, 0, 0, 4)))
         out.print()
-    wrong = {finding.trial for finding in findings if finding.level == "impossible"}
-    out.print(f"{len(trials)} trials audited: {len(findings)} findings, {len(wrong)} trials with a forced correction.")
+    forced = f"{len(view.corrections)} trials with a forced correction"
+    out.print(f"{len(view.trials)} trials audited: {len(view.findings)} findings, {forced}.")
 
 
-def _print_json(trials: "list[Trial]", findings: "list[Finding]") -> None:
+def _print_json(view: "Corrected") -> None:
     from dataclasses import asdict
 
     from trimaran.cli.show import print_json
 
-    sources = {trial.id: trial.source for trial in trials}
+    sources = {trial.corrects or trial.id: trial.source for trial in view.trials}
     print_json(
         {
-            "trials": len(trials),
+            "trials": len(view.trials),
             "findings": [
                 {
                     **asdict(finding),
@@ -100,7 +97,7 @@ def _print_json(trials: "list[Trial]", findings: "list[Finding]") -> None:
                     "file": sources[finding.trial].file,
                     "line": sources[finding.trial].line,
                 }
-                for finding in findings
+                for finding in view.findings
             ],
         }
     )

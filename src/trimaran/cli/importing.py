@@ -47,6 +47,7 @@ def import_(
     Example: `trimaran import run.log notes.md --ledger lab.sqlite`, `trimaran import train.sh --on selene -o mine.yaml`
     """
     from trimaran.ledger.published import published as shipped
+    from trimaran.ledger.reading import joined
     from trimaran.ledger.store import Ledger, ledger_path
     from trimaran.spec import Mistake
 
@@ -62,26 +63,32 @@ def import_(
     readings = read_all(files or [])
     if published:
         readings["published figures"] = shipped()
-    unread = [line for reading in readings.values() for line in reading.unread]
+    everything = joined(readings.values())
     path = ledger_path(ledger)
     with Ledger.open(path) as store:
-        added = store.add(trial for reading in readings.values() for trial in reading.trials)  # all files or none
-        store.record_import(", ".join(readings), added, unread)
-        total = store.count()
+        added = store.add(everything.trials, everything.remarks)  # all files or none
+        store.record_import(", ".join(readings), added, everything.unread)
+        view = store.correct()
+    total, corrected = len(view.trials), len(view.corrections)
     if json:
         from dataclasses import asdict
 
         from trimaran.cli.show import print_json
 
         files_read = {name: len(reading.trials) for name, reading in readings.items()}
-        lines = [asdict(line) for line in unread]
-        print_json({"ledger": str(path), "count": total, "trials": files_read, **asdict(added), "unread": lines})
+        lines = [asdict(line) for line in everything.unread]
+        answer = {"ledger": str(path), "count": total, "trials": files_read, **asdict(added), "corrected": corrected}
+        print_json({**answer, "unread": lines})
         return
     for name, reading in readings.items():
         print(f"{name}: {len(reading.trials)} trials")
         for line in reading.unread:
             print(f"  not understood, line {line.line}: {line.why}: {line.text.strip()[:100]!r}")
     print(f"{added.added} new, {added.updated} grown, {added.known} known already; {path} holds {total} trials.")
+    if corrected:
+        print(
+            f"{corrected} of them cannot be as printed and have a corrected row beside them; `trimaran audit` says why."
+        )
 
 
 def launch_file(files: list[Path], alone: bool = True) -> "tuple[Path, Found] | None":

@@ -42,11 +42,11 @@ def learn(
         raise Mistake(f"--by is {by!r}, but tables are told apart by section or by shape.")
     cluster = load_cluster(on)
     if published:
-        trials = shipped().trials
+        reading = shipped()
     else:
         with Ledger.read(ledger_path(ledger)) as store:
-            trials = tuple(store.trials())
-    rows = [t for t in teaching(trials, cluster) if not framework or t.setup.framework == framework]
+            reading = store.reading()
+    rows = [t for t in teaching(reading, cluster) if not framework or t.setup.framework == framework]
 
     def table(trial: "Trial") -> str:
         if by == "shape":

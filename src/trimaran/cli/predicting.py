@@ -88,7 +88,7 @@ def score(
     if file is None and not published:
         raise Mistake("Name a CSV with measurements, or --published.")
     reading = shipped() if file is None else read_file(file)
-    rows = teaching(reading.trials)
+    rows = teaching(reading)
     if not rows:
         raise Mistake(f"{file} has no row that tells layers, hidden, batch and layout, so nothing can be predicted.")
     predicted = _predicted(rows, cluster, trainer)

@@ -1,10 +1,8 @@
 """Which trials can teach: corrected where the audit forces it, once each, with enough known to be predicted."""
 
-from collections.abc import Sequence
-
 from trimaran.cost.setups import predictable
-from trimaran.ledger.audit import audit, corrected
-from trimaran.ledger.audit.rates import expected_tags, section_formulas, with_seconds
+from trimaran.ledger.audit import corrected
+from trimaran.ledger.reading import Reading
 from trimaran.spec import Cluster, Trial
 
 TRAINERS = {"megatron-deepspeed": "megatron-deepspeed-2022", "megatron-lm": "megatron-lm-2021"}
@@ -16,19 +14,14 @@ def trainer_name(trial: Trial, otherwise: str = "trimaran") -> str:
     return TRAINERS.get(framework, framework)
 
 
-def teaching(trials: Sequence[Trial], cluster: Cluster | None = None) -> list[Trial]:
+def teaching(reading: Reading, cluster: Cluster | None = None) -> list[Trial]:
     """Of these trials those that tell seconds or memory of a known set-up, on the cluster's device where one is given.
 
     A row that a correction replaces gives way to the corrected one, a reprint teaches nothing new, and more stages than
     layers are no layout. Seconds that only TFLOPs tell count, unless the environment was tampered with.
     """
-    printed = [trial for trial in trials if trial.corrects is None]
-    fixed = {trial.corrects: trial for trial in corrected(printed, audit(printed))}
-    formulas = section_formulas(printed)
     kept, seen = [], set()
-    for chosen in (fixed.get(trial.id, trial) for trial in printed):
-        plain = not chosen.setup.environment
-        trial = with_seconds(chosen, expected_tags(chosen, formulas)) if plain else chosen
+    for trial in corrected(reading).timed():
         setup, outcome = trial.setup, trial.outcome
         if cluster is not None and setup.device != cluster.device.name:
             continue

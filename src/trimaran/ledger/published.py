@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from trimaran.ledger.reading import Reading
+from trimaran.ledger.reading import Reading, joined
 from trimaran.ledger.tables.csv import read_csv
 
 FILES = ("published.csv", "vtrain_single_node_a100.csv")
@@ -10,5 +10,4 @@ FILES = ("published.csv", "vtrain_single_node_a100.csv")
 
 def published(names: tuple[str, ...] = FILES) -> Reading:
     folder = files("trimaran") / "published"
-    readings = [read_csv((folder / name).read_text("utf-8"), name, kind="published") for name in names]
-    return Reading(tuple(trial for reading in readings for trial in reading.trials))
+    return joined(read_csv((folder / name).read_text("utf-8"), name, kind="published") for name in names)

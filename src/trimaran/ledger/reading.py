@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trimaran.spec import Trial
@@ -33,12 +34,30 @@ class Remark:
     values: dict[str, Any] = field(default_factory=dict)
     trials: tuple[str, ...] = ()
 
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Remark":
+        values = json.loads(text)
+        return cls(**{**values, "trials": tuple(values["trials"])})
+
 
 @dataclass(frozen=True)
 class Reading:
     trials: tuple[Trial, ...] = ()
     unread: tuple[Unread, ...] = ()
     remarks: tuple[Remark, ...] = ()
+
+
+def joined(readings: Iterable[Reading]) -> Reading:
+    """Several files as one reading."""
+    given = list(readings)
+    return Reading(
+        tuple(trial for reading in given for trial in reading.trials),
+        tuple(line for reading in given for line in reading.unread),
+        tuple(remark for reading in given for remark in reading.remarks),
+    )
 
 
 def trial_id(*parts: Any) -> str:

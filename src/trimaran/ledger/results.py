@@ -122,6 +122,8 @@ def to_csv(found: Results) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", "section", "date", *SETUP_COLUMNS, "env", *OUTCOME_COLUMNS, "notes"])
     for trial in found.trials:
+        if trial.corrects is not None:
+            continue  # whoever imports the file computes the corrections again
         env = [f"{name}={value}" for name, value in trial.setup.environment.items()]
         env += [f"freq={trial.setup.freq_ghz}GHz"] if trial.setup.freq_ghz else []
         writer.writerow(

@@ -48,6 +48,9 @@ MIGRATIONS = (
     );
     CREATE INDEX imports_by_file ON imports (file, at);
     """,
+    """
+    CREATE TABLE remarks (id TEXT PRIMARY KEY, remark TEXT NOT NULL);
+    """,
 )
 
 _SETUP = (

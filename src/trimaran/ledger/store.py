@@ -10,12 +10,12 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -32,12 +32,17 @@ from trimaran.ledger.opening import (
     use_wal,
 )
 from trimaran.ledger.query import Condition, Value, filtered, known, operands, ordered
-from trimaran.ledger.reading import Unread
+from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
 from trimaran.ledger.schema import COLUMNS, MIGRATIONS, migrate, row, transaction
 from trimaran.spec import Mistake, Trial
 from trimaran.spec.mistake import validation_message
 
+if TYPE_CHECKING:
+    from trimaran.ledger.audit import Corrected
+
 __all__ = ["Added", "Condition", "Group", "Import", "Ledger", "ledger_path"]
+
+T = TypeVar("T")
 
 _KEEP_COLUMNS = f"INSERT OR REPLACE INTO trials (number, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _KEEP_DOCUMENT = "INSERT OR REPLACE INTO documents (number, document) VALUES (?, ?)"
@@ -91,9 +96,8 @@ class Ledger:
     def open(cls, path: Path, *, create: bool = True, wait_seconds: float = 30.0) -> Self:
         """For writing; an older ledger is brought up to date. `wait_seconds`: patience with other writers."""
         with sentences(path, "nothing was changed"):
-            if is_there(path):
-                look_at(path, wait_seconds)
-            elif not create:
+            version = look_at(path, wait_seconds) if is_there(path) else None
+            if version is None and not create:
                 raise Mistake(f"There is no ledger {path}.")
             if not is_writable(path):
                 raise Mistake(f"{path} cannot be written: the file, its folder or its disk is read-only.")
@@ -101,7 +105,10 @@ class Ledger:
             with closed_on_error(connection):
                 use_wal(connection, wait_seconds)
                 migrate(connection, path)
-        return cls(connection, path)
+                ledger = cls(connection, path)
+                if version is not None and version < len(MIGRATIONS):
+                    ledger.correct()
+        return ledger
 
     @classmethod
     def read(cls, path: Path, *, wait_seconds: float = 30.0) -> Self:
@@ -116,6 +123,7 @@ class Ledger:
             with closed_on_error(connection):
                 if version < len(MIGRATIONS):
                     connection = renewed(connection, path)
+                    cls(connection, path).correct()
                 connection.execute("PRAGMA query_only = ON")
         return cls(connection, path)
 
@@ -128,26 +136,70 @@ class Ledger:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def add(self, trials: Iterable[Trial]) -> Added:
-        """All of them or, after an error, none. A known trial stays as it is, unless it is a log that has grown."""
+    def add(self, trials: Iterable[Trial], remarks: Sequence[Remark] | None = None) -> Added:
+        """All of them or, after an error, none. A known trial stays as it is, unless it is a log that has grown.
+
+        `remarks`: all that the source says about these trials, in place of what it said when it was read before.
+        """
         given = list(trials)  # before the lock is taken: whoever makes them may be slow
+        with sentences(self.path, "nothing was added"), transaction(self._connection):
+            if remarks is not None:
+                self._replace_remarks({trial.id for trial in given}, remarks)
+            return self._insert(given)
+
+    def _insert(self, given: Sequence[Trial]) -> Added:
         stamps = {"code_version": __version__, "host": socket.gethostname(), "recorded_at": _now()}
         kept: dict[str, tuple[int, Trial]] = {}
-        with sentences(self.path, "nothing was added"), transaction(self._connection):
-            (first,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM trials").fetchone()
-            number = first
-            for trial in given:
-                old = kept.get(trial.id) or self._stored(trial.id)
-                if old is None:
-                    kept[trial.id] = number, trial
-                    number += 1
-                elif trial.source.kind in ("log", "run") and _has_grown(old[1], trial):
-                    kept[trial.id] = old[0], trial
-            rows = [(number, _stamped(trial, stamps)) for number, trial in kept.values()]
-            self._connection.executemany(_KEEP_COLUMNS, ((number, *row(trial)) for number, trial in rows))
-            self._connection.executemany(_KEEP_DOCUMENT, ((number, trial.to_json()) for number, trial in rows))
+        (first,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM trials").fetchone()
+        number = first
+        for trial in given:
+            old = kept.get(trial.id) or self._stored(trial.id)
+            if old is None:
+                kept[trial.id] = number, trial
+                number += 1
+            elif trial.source.kind in ("log", "run") and _has_grown(old[1], trial):
+                kept[trial.id] = old[0], trial
+        rows = [(number, _stamped(trial, stamps)) for number, trial in kept.values()]
+        self._connection.executemany(_KEEP_COLUMNS, ((number, *row(trial)) for number, trial in rows))
+        self._connection.executemany(_KEEP_DOCUMENT, ((number, trial.to_json()) for number, trial in rows))
         added = number - first
         return Added(added, len(kept) - added, len(given) - len(kept))
+
+    def _replace_remarks(self, about: set[str], remarks: Sequence[Remark]) -> None:
+        replaced = [(key,) for key, old in self._remarks().items() if about & set(old.trials)]
+        self._connection.executemany("DELETE FROM remarks WHERE id = ?", replaced)
+        # The id is made of the content, as a trial's is, so that the same notes under another path add nothing.
+        rows = [(trial_id(r.kind, r.text, r.values, r.trials), r.to_json()) for r in remarks]
+        self._connection.executemany("INSERT OR IGNORE INTO remarks VALUES (?, ?)", rows)
+
+    def _remarks(self) -> dict[str, Remark]:
+        found = self._connection.execute("SELECT id, remark FROM remarks").fetchall()
+        return {key: self._decoded(Remark.from_json, text) for key, text in found}
+
+    def reading(self) -> Reading:
+        """What was read into the ledger, as the readers gave it: the input of `audit` and `corrected`."""
+        with sentences(self.path):
+            remarks = tuple(self._remarks().values())
+        return Reading(tuple(self.trials([Condition("corrects", "=", None)], order="source_line")), remarks=remarks)
+
+    def correct(self) -> "Corrected":
+        """Audit everything, and keep a corrected trial beside each that has a forced correction.
+
+        They replace earlier corrections, which further evidence may have changed. Done after every import, so that
+        the ledger's columns hold the same corrected view that report, score and learn compute.
+        """
+        from trimaran.ledger.audit import corrected
+
+        view = corrected(self.reading())
+        audited = {trial.corrects or trial.id for trial in view.trials}  # another process may add more meanwhile
+        current = {trial.id for trial in view.corrections}
+        with sentences(self.path, "nothing was corrected"), transaction(self._connection):
+            stored = self._connection.execute("SELECT number, id, corrects FROM trials WHERE corrects IS NOT NULL")
+            stale = [(number,) for number, id_, of in stored.fetchall() if of in audited and id_ not in current]
+            self._connection.executemany("DELETE FROM trials WHERE number = ?", stale)
+            self._connection.executemany("DELETE FROM documents WHERE number = ?", stale)
+            self._insert(view.corrections)
+        return view
 
     def _stored(self, trial_id: str) -> tuple[int, Trial] | None:
         """The number and content of a trial that the ledger has."""
@@ -166,7 +218,7 @@ class Ledger:
         """Every import, the oldest first."""
         query = "SELECT file, at, trials - added - updated, added, updated, unread FROM imports ORDER BY rowid"
         return [
-            Import(file, at, Added(added, updated, known_before), self._lines(unread))
+            Import(file, at, Added(added, updated, known_before), self._decoded(_unread_lines, unread))
             for file, at, known_before, added, updated, unread in self._select(query)
         ]
 
@@ -226,10 +278,10 @@ class Ledger:
         with sentences(self.path):
             return self._connection.execute(query, values).fetchall()
 
-    def _lines(self, unread: str) -> tuple[Unread, ...]:
+    def _decoded(self, decode: Callable[[str], T], text: str) -> T:
         try:
-            return tuple(Unread(**line) for line in json.loads(unread))
-        except (ValueError, TypeError):
+            return decode(text)
+        except (ValueError, TypeError, KeyError):
             raise Mistake(f"{self.path} is damaged: it holds a record of an import that cannot be read.") from None
 
     def _parsed(self, trial_id: str, document: str) -> Trial:
@@ -240,6 +292,10 @@ class Ledger:
                 f"{self.path} is damaged, or was written by a newer Trimaran:"
                 f" {validation_message(error, f'the trial {trial_id}')}"
             ) from None
+
+
+def _unread_lines(text: str) -> tuple[Unread, ...]:
+    return tuple(Unread(**line) for line in json.loads(text))
 
 
 def _has_grown(old: Trial, new: Trial) -> bool:

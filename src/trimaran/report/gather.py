@@ -2,13 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trimaran.lab.folder import resume
-from trimaran.ledger.audit import Finding, audit, corrected
-from trimaran.ledger.audit.rates import expected_tags, section_formulas, with_seconds
+from trimaran.ledger.audit import Corrected, Finding, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.query import Condition
+from trimaran.ledger.reading import Reading
 from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
 from trimaran.planner.question import Question
@@ -27,21 +28,27 @@ Tell = Callable[[str], None]
 
 
 def of_published(tell: Tell) -> list[Campaign]:
-    trials = list(published(TABLES).trials)
+    tell("auditing the published figures")
+    view = corrected(published())
+    view = replace(view, trials=tuple(trial for trial in view.trials if trial.source.file in TABLES))
     commands = ("trimaran import --published", "trimaran audit --published --fix", "trimaran score --published")
-    return _campaigns(trials, commands, tell)
+    return _campaigns(view, commands, tell)
 
 
 def of_ledger(ledger: Ledger, where: Sequence[Condition], tell: Tell) -> list[Campaign]:
-    trials = [trial for trial in ledger.trials(where) if trial.corrects is None]  # corrections are made anew
-    if not trials:
+    tell("auditing the ledger")
+    view = corrected(ledger.reading())  # everything, since rows that the conditions exclude are evidence too
+    if where:
+        chosen = {id_ for (id_,) in ledger.rows(("id",), where)}
+        view = replace(view, trials=tuple(t for t in view.trials if chosen & {t.id, t.corrects}))
+    if not view.trials:
         raise Mistake(
             f"{ledger.path} holds no trial"
             + (" that these conditions leave" if where else "")
             + "; `trimaran results` shows what there is, `trimaran import --published` brings figures."
         )
     asked = " ".join(f"'{each.column}{each.operator}{each.value}'" for each in where)
-    return _campaigns(trials, (f"trimaran results {asked}".strip(), "trimaran audit --ledger"), tell)
+    return _campaigns(view, (f"trimaran results {asked}".strip(), "trimaran audit --ledger"), tell)
 
 
 def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
@@ -52,7 +59,7 @@ def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
         raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; give the ledger it ran with: --ledger.")
     before = {candidate.job.to_json(): expected_of(candidate) for candidate in begun.candidates}
     commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
-    return _campaigns(trials, commands, tell, before)
+    return _campaigns(corrected(Reading(tuple(trials))), commands, tell, before)
 
 
 def of_job(job: Job, tell: Tell) -> list[Campaign]:
@@ -87,32 +94,18 @@ def _to_come(job: Job, label: str) -> Trial:
 
 
 def _campaigns(
-    trials: Sequence[Trial], commands: tuple[str, ...], tell: Tell, before: dict[str, Expected] | None = None
+    view: Corrected, commands: tuple[str, ...], tell: Tell, before: dict[str, Expected] | None = None
 ) -> list[Campaign]:
-    tell(f"auditing {len(trials)} trials")
-    findings = audit(trials)
-    mended = {trial.corrects: trial for trial in corrected(trials, findings)}
     groups = defaultdict(list)
-    formulas = section_formulas(trials)
-    for trial in trials:
-        chosen = mended.get(trial.id, trial)
-        groups[belongs_to(trial)].append(_timed(chosen, expected_tags(chosen, formulas)))
+    for trial in view.timed():
+        groups[belongs_to(trial)].append(trial)
     made = []
     for name, members in groups.items():
         tell(f"planning {name}")
         of_these = {trial.corrects or trial.id for trial in members}
-        mine = tuple(finding for finding in findings if finding.trial in of_these)
+        mine = tuple(finding for finding in view.findings if finding.trial in of_these)
         made.append(_campaign(name, members, mine, commands, before or {}))
     return made
-
-
-def _timed(trial: Trial, tags: tuple[str, ...]) -> Trial:
-    """With the seconds that its TFLOPs imply where only those are printed, and said so."""
-    timed = trial if trial.setup.environment else with_seconds(trial, tags)
-    if timed is trial:
-        return trial
-    said = "; ".join(word for word in (trial.outcome.reason, "seconds from its TFLOPs") if word)
-    return timed.model_copy(update={"outcome": timed.outcome.model_copy(update={"reason": said})})
 
 
 def belongs_to(trial: Trial) -> str:

@@ -78,7 +78,7 @@ def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
         plain = [fit for fit in near if fit.tag[:5] in ("appro", "exact", "label")]
         if plain:
             count[NAMES.get(plain[0].tag, plain[0].tag)] += 1
-    return {key: count.most_common(1)[0][0] for key, count in votes.items() if count}
+    return {key: min(count, key=lambda tag: (-count[tag], tag)) for key, count in votes.items() if count}
 
 
 def expected_tags(trial: Trial, formulas: dict[tuple[str, str], str]) -> tuple[str, ...]:

@@ -1,0 +1,34 @@
+"""Trials and a Job for the tests of the store."""
+
+from typing import Any
+
+from trimaran.spec import Batch, Job, Layout, Outcome, Setup, Source, Trial, presets
+
+
+def trial(name: str, *, kind: Any = "csv", status: Any = "ok", **known: Any) -> Trial:
+    """A trial of which only what is `known` is known: fields of Setup, Outcome or Source."""
+
+    def part(noun: Any) -> dict[str, Any]:
+        return {key: value for key, value in known.items() if key in noun.model_fields}
+
+    return Trial(
+        id=name,
+        setup=Setup(**part(Setup)),
+        outcome=Outcome(status=status, **part(Outcome)),
+        source=Source(kind=kind, **part(Source)),
+    )
+
+
+def whole_job() -> Job:
+    return Job(
+        model=presets.model("gpt-1b3"),
+        cluster=presets.cluster("jean-zay-v100-32gb").replace(nodes=1),
+        trainer=presets.trainer("megatron-deepspeed-2022"),
+        layout=Layout(dp=4),
+        batch=Batch(size=64),
+        precision="fp16",
+    )
+
+
+def ids(trials: list[Trial]) -> list[str]:
+    return [each.id for each in trials]
