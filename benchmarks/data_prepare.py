@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from trimaran.data.prepare import Options, prepare
+from trimaran.data.indexed_dataset import IndexedDataset, open_dataset
+from trimaran.data.prepare import PrepareOptions, prepare
 from trimaran.data.samples import Samples
 from trimaran.data.tokenizer import Bytes, HuggingFace
-from trimaran.data.tokens import Tokens, open_tokens
 
 GOAL_RATIO, GOAL_SECONDS = 0.8, 10.0
 SEQ_LEN, SAMPLES, DOCUMENTS = 2048, 5000, 10_000_000
@@ -50,7 +50,7 @@ def seconds_of_order() -> float:
     starts = np.concatenate([[0], np.cumsum(lengths)])
     stored = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint16), (int(starts[-1]),), (0,))  # takes no memory
     started = time.perf_counter()
-    Samples(Tokens(Path("made-up"), stored, starts), range(DOCUMENTS), SEQ_LEN, 2**16, 1).sample(0)
+    Samples(IndexedDataset(Path("made-up"), stored, starts), range(DOCUMENTS), SEQ_LEN, 2**16, 1).sample(0)
     return time.perf_counter() - started
 
 
@@ -69,12 +69,12 @@ def main() -> int:
                 tokenizer.tokenizer.encode_batch_fast(texts[i : i + 1000], add_special_tokens=False)
             alone.append(megabytes / (time.perf_counter() - started))
             started = time.perf_counter()
-            prepare(Options([file], folder / "bpe", tokenizer, append_eod=True, overwrite=True))
+            prepare(PrepareOptions([file], folder / "bpe", tokenizer, append_eod=True, overwrite=True))
             ours.append(megabytes / (time.perf_counter() - started))
         started = time.perf_counter()
-        prepare(Options([file], folder / "bytes", Bytes(), append_eod=True))
+        prepare(PrepareOptions([file], folder / "bytes", Bytes(), append_eod=True))
         as_bytes = megabytes / (time.perf_counter() - started)
-        opened = open_tokens(folder / "bytes")
+        opened = open_dataset(folder / "bytes")
         samples = Samples(opened, range(opened.documents), SEQ_LEN, 257, 1)
         samples.sample(0)
         started = time.perf_counter()

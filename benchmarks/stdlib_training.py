@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from trimaran.cli.show import print_table
-from trimaran.data.split import documents_of
-from trimaran.data.tokens import open_tokens
+from trimaran.data.indexed_dataset import open_dataset
+from trimaran.data.source import split_documents
 
 STDLIB = Path(__file__).parents[1] / "examples" / "stdlib"
 TRIMARAN = [sys.executable, "-m", "trimaran.cli.main"]
@@ -59,8 +59,8 @@ def furthest(one: dict[int, float], other: dict[int, float]) -> float:
 
 def others(prefix: Path, share: float) -> dict[str, float]:
     """Bits per byte of the validation documents, by methods that know the training documents, or only their own."""
-    tokens = open_tokens(prefix)
-    border = int(tokens.starts[documents_of("validation", tokens.documents, share).start])
+    tokens = open_dataset(prefix)
+    border = int(tokens.starts[split_documents("validation", tokens.documents, share).start])
     seen, unseen = (np.asarray(part, dtype=np.int64) for part in (tokens.tokens[:border], tokens.tokens[border:]))
     counts = np.bincount(seen, minlength=257) + 1.0
     pairs = np.ones((257, 257))

@@ -17,7 +17,7 @@ import tokenizers
 import zstandard
 
 from tests.cli.conftest import Command
-from trimaran.data.tokens import open_tokens
+from trimaran.data.indexed_dataset import open_dataset
 
 TEXTS = ["Grüße aus Köln.\n", "short", "", "中文 and ascii \U0001f600", "x" * 5000, "tail"]
 SPECIAL = "<|endoftext|>"
@@ -29,7 +29,7 @@ def jsonl(texts: list[str], field: str = "text") -> bytes:
 
 
 def documents(prefix: Path) -> list[list[int]]:
-    opened = open_tokens(prefix)
+    opened = open_dataset(prefix)
     return [opened.document(i).tolist() for i in range(opened.documents)]
 
 
@@ -55,7 +55,7 @@ def write(folder: Path, kind: str, texts: list[str]) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def bpe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small tokenizer, trained here; with settings that would spoil documents if they were heeded."""
+    """A small tokenizer, trained here; with truncation and padding, which must be switched off."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -115,7 +115,7 @@ def test_a_large_vocabulary_is_stored_as_int32(trimaran: Command, tmp_path: Path
         (tmp_path / "a.txt").write_text(f"w1 w{size - 1}")
         ran = trimaran("data", "prepare", "a.txt", "-o", f"set{size}", "--tokenizer", "words.json")
         assert ran.code == 0, ran.err
-        opened = open_tokens(tmp_path / f"set{size}")
+        opened = open_dataset(tmp_path / f"set{size}")
         assert opened.tokens.dtype == dtype
         assert opened.tokens.tolist() == [1, size - 1]
 
@@ -124,8 +124,8 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "trimaran.cli.main", "data", "prepare", *map(str, arguments)]
 
 
-def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(tmp_path: Path, bpe: Path) -> None:
-    """Killed with -9 when it tells that it got further, some lines later, again and again, then let through."""
+def test_killed_at_any_moment_it_resumes_to_the_same_bytes(tmp_path: Path, bpe: Path) -> None:
+    """Killed with -9 some lines of progress after it resumed, again and again, then left to finish."""
     texts = prose(8000)
     files = write(tmp_path, "jsonl", texts[:2500]) + write(tmp_path, "jsonl.gz", texts[2500:4000])
     files += write(tmp_path, "jsonl.zst", texts[4000:5500]) + write(tmp_path, "parquet", texts[5500:7500])
@@ -140,7 +140,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(tmp_path: Path, bpe: 
         further, wait_for = 0, chance.randrange(1, 3)
         for line in process.stderr:
             done = int(line.split(" of ")[0].replace(",", ""))
-            assert done >= reached  # nothing that was told is done again
+            assert done >= reached  # nothing reported is done again
             further += done > reached
             if further == wait_for and kills < KILLS:
                 reached = done
@@ -167,10 +167,10 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, bpe: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 5, err
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     assert (tmp_path / "set.state.partial").exists()
     subprocess.run(arguments, check=True, capture_output=True)
-    assert open_tokens(tmp_path / "set").documents == 8000
+    assert open_dataset(tmp_path / "set").documents == 8000
 
 
 @pytest.mark.parametrize("step", range(6))
@@ -192,14 +192,14 @@ def test_killed_while_finishing_it_can_be_finished(tmp_path: Path, step: int) ->
     process = subprocess.run([sys.executable, "-c", code, str(2 + step), *arguments], capture_output=True)
     assert process.returncode == 9
     if (tmp_path / "set.idx").exists():
-        assert open_tokens(tmp_path / "set").documents == 5
+        assert open_dataset(tmp_path / "set").documents == 5
     subprocess.run([sys.executable, "-m", "trimaran.cli.main", *arguments], check=True, capture_output=True)
     assert documents(tmp_path / "set") == [list(text.encode()) for text in TEXTS if text]
     assert not list(tmp_path.glob("*.partial"))
 
 
 def written(file: Path) -> tuple[int, int]:
-    """Which file it is and when it was last changed; that it was read meanwhile is no change."""
+    """Inode and time of the last change; reading changes neither."""
     return file.stat().st_ino, file.stat().st_mtime_ns
 
 
@@ -209,7 +209,7 @@ def test_a_second_run_finds_it_done_unless_something_differs(trimaran: Command, 
     assert trimaran(*same).code == 0
     before = written(tmp_path / "set.bin")
     again = trimaran(*same)
-    assert (again.code, "there already" in again.out) == (0, True)
+    assert (again.code, "prepared before" in again.out) == (0, True)
     assert written(tmp_path / "set.bin") == before
     other = trimaran(*same, "--append-eod")
     assert (other.code, "--append-eod; --overwrite" in other.err) == (2, True)
@@ -226,7 +226,7 @@ BAD = {
     "json": (b'{"text": "a"}\n{"text": \n', ["in.jsonl, line 2", "not valid JSON", "--skip-bad"]),
     "field": (b'{"text": "a"}\n\n{"body": "b"}\n', ["line 3", "no field 'text', only body"]),
     "list": (b'{"text": "a"}\n["b"]\n', ["line 2", "a list, not an object"]),
-    "number": (b'{"text": "a"}\n{"text": 5}\n', ["line 2", "no text but 5"]),
+    "number": (b'{"text": "a"}\n{"text": 5}\n', ["line 2", "not text but 5"]),
     "utf-8": (b'{"text": "a"}\n{"text": "\xff"}\n', ["line 2", "not UTF-8"]),
     "surrogate": (b'{"text": "a"}\n{"text": "\\ud800"}\n', ["line 2", "half of a character"]),
 }
@@ -250,16 +250,16 @@ def test_a_bad_line_is_named_or_skipped_and_counted(trimaran: Command, tmp_path:
     ("arguments", "words"),
     [
         (["no.jsonl", "--bytes"], ["no file no.jsonl"]),
-        (["a.pdf", "--bytes"], ["a.pdf has a suffix", ".parquet"]),
+        (["a.pdf", "--bytes"], ["a.pdf has an unknown suffix", ".parquet"]),
         (["empty", "--bytes"], ["folder without"]),
         (["a.jsonl"], ["Neither --tokenizer nor --bytes"]),
         (["a.jsonl", "--bytes", "--tokenizer", "a.pdf"], ["Both"]),
-        (["a.jsonl", "--tokenizer", "a.pdf"], ["a.pdf is no tokenizer"]),
+        (["a.jsonl", "--tokenizer", "a.pdf"], ["a.pdf is not a tokenizer"]),
         (["a.jsonl", "--tokenizer", "no.json"], ["no.json cannot be read"]),
-        (["a.parquet", "--bytes"], ["a.parquet is no Parquet file"]),
+        (["a.parquet", "--bytes"], ["a.parquet is not a Parquet file"]),
         (["b.parquet", "--bytes"], ["no column 'text', only body", "--field"]),
-        (["cut.jsonl.gz", "--bytes"], ["cut.jsonl.gz is damaged or cut off"]),
-        (["cut.jsonl.zst", "--bytes"], ["cut.jsonl.zst is damaged or cut off"]),
+        (["cut.jsonl.gz", "--bytes"], ["cut.jsonl.gz is damaged or truncated"]),
+        (["cut.jsonl.zst", "--bytes"], ["cut.jsonl.zst is damaged or truncated"]),
         (["latin.txt", "--bytes"], ["latin.txt, line 2", "not UTF-8"]),
     ],
 )

@@ -13,20 +13,19 @@ from hypothesis import strategies as st
 
 from tests.data.files import write_set
 from tests.spec.machines import two_cores
-from trimaran.data.blend import Order
+from trimaran.data.blend import BlendOrder
+from trimaran.data.indexed_dataset import IndexedDataset, open_dataset
 from trimaran.data.samples import Samples
-from trimaran.data.source import check, source_of
-from trimaran.data.split import documents_of
-from trimaran.data.tokens import Tokens, open_tokens
+from trimaran.data.source import check_data, source_of, split_documents
 from trimaran.spec import Batch, Data, Job, Mistake, Model, presets
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
-def numbered(folder: str | Path, sizes: list[int]) -> Tokens:
+def numbered(folder: str | Path, sizes: list[int]) -> IndexedDataset:
     """Every token another number, so that it can be found again."""
     ends = np.cumsum([0, *sizes]).tolist()
-    return open_tokens(write_set(Path(folder) / "a", [[range(a, b)] for a, b in pairwise(ends)], 4))
+    return open_dataset(write_set(Path(folder) / "a", [[range(a, b)] for a, b in pairwise(ends)], 4))
 
 
 def job(source: Any, seq_len: int = 8, vocab: int = 60_000, validation: float = 0.0, seed: int = 1) -> Job:
@@ -117,7 +116,7 @@ def test_epochs_and_seeds_have_orders_of_their_own(tmp_path: Path) -> None:
 @settings(max_examples=200)
 @given(st.integers(0, 10**7), st.floats(0, 1, exclude_max=True))
 def test_the_split_is_disjoint_complete_and_last(count: int, share: float) -> None:
-    train, kept = documents_of("train", count, share), documents_of("validation", count, share)
+    train, kept = split_documents("train", count, share), split_documents("validation", count, share)
     assert (train.start, train.stop, kept.stop) == (0, kept.start, count)
     assert len(train) >= min(count, 1)
     assert abs(len(kept) - share * count) <= 0.5 or len(train) == 1
@@ -140,10 +139,10 @@ def test_synthetic_validation_is_another_stream() -> None:
 @settings(max_examples=80)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6), st.sampled_from([1, 7, 64, 1000]))
 def test_every_prefix_of_a_blend_keeps_to_the_weights(weights: list[float], block: int) -> None:
-    order, shares = Order(weights, block), np.array(weights) / sum(weights)
+    order, shares = BlendOrder(weights, block), np.array(weights) / sum(weights)
     taken = np.zeros(len(weights), int)
     for number in range(400):
-        chosen, own = order.place(number)
+        chosen, own = order.locate(number)
         assert own == taken[chosen]  # each set in order, nothing left out
         taken[chosen] += 1
         assert np.all(np.abs(taken - shares * (number + 1)) < len(weights))
@@ -151,12 +150,12 @@ def test_every_prefix_of_a_blend_keeps_to_the_weights(weights: list[float], bloc
 
 def test_a_blend_is_the_same_for_any_block_and_far_out() -> None:
     weights = [0.5, 0.3, 0.15, 0.05]
-    a, b = Order(weights, 64), Order(weights)
+    a, b = BlendOrder(weights, 64), BlendOrder(weights)
     far = 10**12
     for start in (0, 10**6, far):
-        assert [a.place(start + i) for i in range(300)] == [b.place(start + i) for i in range(300)]
+        assert [a.locate(start + i) for i in range(300)] == [b.locate(start + i) for i in range(300)]
     for i, weight in enumerate(weights):
-        own = next(own for n in range(far, far + 300) for chosen, own in [a.place(n)] if chosen == i)
+        own = next(own for n in range(far, far + 300) for chosen, own in [a.locate(n)] if chosen == i)
         assert abs(own - weight * far) < 40
 
 
@@ -181,7 +180,7 @@ def test_what_cannot_be_trained_on_gets_a_sentence(
 
 def test_a_token_outside_the_vocabulary_is_named_when_it_is_read(tmp_path: Path) -> None:
     of = job(str(write_set(tmp_path / "a", [[[1] * 20], [[2, 2, 500, 2]]])), vocab=400)
-    check(of)
+    check_data(of)
     source = source_of(of)
     with pytest.raises(Mistake, match=r"Document 1 of .*a has the token 500, but the model's vocab is 400;.*501"):
         [source.sample(number) for number in range(40)]

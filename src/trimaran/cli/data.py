@@ -1,23 +1,21 @@
-"""trimaran data: make data sets of texts, and look into them."""
+"""trimaran data: tokenize texts, and show what is in a dataset."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from trimaran.data.partial import PrepareState
     from trimaran.data.tokenizer import Tokenizer
-    from trimaran.data.writing import State
 
-INTERRUPTED = 5  # as in `trimaran train`: what was done is kept
+INTERRUPTED = 5  # as in `trimaran train`: the work so far is kept
 FIRST_TOKENS = 16
 
 data = typer.Typer(
-    help="Prepare token files in Megatron's format, and look into them.",
+    help="Tokenize texts into Megatron's indexed datasets, and show what is in them.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -26,50 +24,67 @@ data = typer.Typer(
 @data.command("prepare")
 def prepare(
     inputs: Annotated[list[Path], typer.Argument(help="Text, JSONL (.gz, .zst) and Parquet files, or folders.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="PREFIX of the files to make.", metavar="PREFIX")],
-    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json of Hugging Face's.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="PREFIX of the files to write.", metavar="PREFIX")],
+    tokenizer: Annotated[Path | None, typer.Option(help="A Hugging Face tokenizer.json.")] = None,
     bytes_: Annotated[bool, typer.Option("--bytes", help="Bytes are the tokens; 256 is the end of document.")] = False,
     field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
-    append_eod: Annotated[bool, typer.Option("--append-eod", help="An end-of-document token behind each.")] = False,
-    eod: Annotated[str | None, typer.Option(help="The tokenizer's end-of-document token, if not known.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out and count what cannot be read.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
-    every: Annotated[float, typer.Option(min=0, help="Seconds between saves, and lines into a file.")] = 5.0,
+    append_eod: Annotated[bool, typer.Option("--append-eod", help="Append an end-of-document token to each.")] = False,
+    eod: Annotated[str | None, typer.Option(help="The end-of-document token, if its name is unusual.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count records that cannot be read.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")] = False,
+    every: Annotated[float, typer.Option(min=0, help="Seconds between saves, and lines of progress.")] = 5.0,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Make a data set, PREFIX.bin and PREFIX.idx as Megatron has them, of texts. Interrupted, the same command goes on.
+    """Tokenize texts into PREFIX.bin and PREFIX.idx, as Megatron reads them. Interrupted, the same command resumes.
 
-    Exit codes: 0 done (or already there), 2 a mistake of yours, 5 interrupted.
+    Exit codes: 0 done (or done before), 2 invalid input, 5 interrupted.
 
     Example: trimaran data prepare wiki.jsonl.zst -o tokens/wiki --tokenizer tokenizer.json --append-eod
     """
-    from trimaran.data import prepare as preparing
+    from trimaran.cli.progress import progress
+    from trimaran.data.prepare import PrepareOptions
+    from trimaran.data.prepare import prepare as prepare_dataset
 
-    chosen = tokenizer_chosen(tokenizer, bytes_, eod)
-    options = preparing.Options(
-        inputs, output, chosen, field=field, append_eod=append_eod, skip_bad=skip_bad, overwrite=overwrite, every=every
+    options = PrepareOptions(
+        inputs,
+        output,
+        tokenizer_from_options(tokenizer, bytes_, eod),
+        field=field,
+        append_eod=append_eod,
+        skip_bad=skip_bad,
+        overwrite=overwrite,
+        every=every,
     )
     started = time.monotonic()
+    resumed_at: list[int] = []  # documents done by an earlier run
+
+    def on_progress(state: "PrepareState", total: int) -> None:
+        resumed_at[:] = resumed_at or [state.documents]
+        rate = (state.documents - resumed_at[0]) / max(time.monotonic() - started, 1e-3)
+        text = f"{state.done:,} of {total:,} bytes, {state.documents:,} documents, {rate:,.0f}/s"
+        update(state.done, total, text)
+
     try:
-        with progress(every) as tell:
-            made = preparing.prepare(options, tell)
+        with progress(every) as update:
+            prepared = prepare_dataset(options, on_progress)
     except KeyboardInterrupt:
-        print("trimaran: interrupted; the same command goes on from here.", file=sys.stderr)
+        print("trimaran: interrupted; the same command resumes from here.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    seconds, record = time.monotonic() - started, made.record
+    seconds, manifest = time.monotonic() - started, prepared.manifest
     if json:
         from dataclasses import asdict
 
         from trimaran.cli.show import print_json
 
-        print_json({"prefix": str(output), "already": made.already, "seconds": round(seconds, 3), **asdict(record)})
+        head = {"prefix": str(output), "already": prepared.already, "seconds": round(seconds, 3)}
+        print_json({**head, **asdict(manifest)})
         return
-    left_out = [f"{n:,} {what}" for n, what in ((record.empty, "empty"), (record.bad, "unreadable")) if n]
+    skipped = [f"{n:,} {what}" for n, what in ((manifest.empty, "empty"), (manifest.bad, "unreadable")) if n]
     print(
-        f"{output}: {record.documents:,} documents, {record.tokens:,} tokens ({record.dtype}, vocabulary"
-        f" {record.vocab:,}) of {record.characters / 1e6:,.1f} million characters"
-        + (f"; left out: {' and '.join(left_out)}" if left_out else "")
-        + ("; it was there already." if made.already else f"; {seconds:.1f} s.")
+        f"{output}: {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.dtype}, vocabulary"
+        f" {manifest.vocab:,}) from {manifest.characters / 1e6:,.1f} million characters"
+        + (f"; skipped: {' and '.join(skipped)}" if skipped else "")
+        + ("; it was prepared before." if prepared.already else f"; {seconds:.1f} s.")
     )
 
 
@@ -78,7 +93,7 @@ def show(
     prefix: Annotated[Path, typer.Argument(help="PREFIX of a .bin and .idx file.")],
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What is in a data set: documents, tokens, lengths, and how the first document begins.
+    """Show a dataset: documents, tokens, lengths, and the beginning of the first document.
 
     Example: trimaran data show tokens/wiki
     """
@@ -86,98 +101,54 @@ def show(
 
     from trimaran.cli.show import print_json, print_table
 
-    facts = facts_of(prefix)
-    record = facts.pop("record")
+    facts = _facts(prefix)
+    manifest = facts.pop("record")
     if json:
-        print_json({**facts, "record": asdict(record) if record else None})
+        print_json({**facts, "record": asdict(manifest) if manifest else None})
         return
     lengths = ", ".join(f"{name} {value:,}" for name, value in facts["lengths"].items())
     rows = [
         ["documents", f"{facts['documents']:,}"],
         ["tokens", f"{facts['tokens']:,} ({facts['dtype']})"],
-        ["tokens a document", lengths],
-        ["vocabulary", f"{record.vocab:,}, end of document {record.eod}" if record else "not known"],
-        ["the first tokens", " ".join(map(str, facts["first_tokens"]))],
-        ["that is", repr(facts["first_text"]) if facts["first_text"] is not None else "not known without a tokenizer"],
+        ["tokens per document", lengths],
+        ["vocabulary", f"{manifest.vocab:,}, end of document {manifest.eod}" if manifest else "unknown"],
+        ["first tokens", " ".join(map(str, facts["first_tokens"]))],
+        ["as text", repr(facts["first_text"]) if facts["first_text"] is not None else "unknown without a tokenizer"],
     ]
     print_table(str(facts["prefix"]), ["", ""], rows, left=(0, 1))
 
 
-def facts_of(prefix: Path) -> dict[str, Any]:
+def _facts(prefix: Path) -> dict[str, Any]:
     import numpy as np
 
-    from trimaran.data.record import read_record
-    from trimaran.data.tokenizer import tokenizer_of
-    from trimaran.data.tokens import open_tokens
+    from trimaran.data.indexed_dataset import open_dataset
+    from trimaran.data.manifest import read_manifest
+    from trimaran.data.tokenizer import load_tokenizer
 
-    opened = open_tokens(prefix)
-    record = read_record(opened.prefix)
-    lengths = np.diff(opened.starts)
+    dataset = open_dataset(prefix)
+    manifest = read_manifest(dataset.prefix)
+    lengths = np.diff(dataset.starts)
     shares = {"least": 0, "10 %": 0.1, "half": 0.5, "90 %": 0.9, "99 %": 0.99, "most": 1}
-    some = lengths if len(lengths) else np.zeros(1, np.int64)
-    quantiles = np.quantile(some, list(shares.values()), method="nearest")
-    first = opened.document(0)[:FIRST_TOKENS].tolist() if opened.documents else []
-    tokenizer = tokenizer_of(record.request.tokenizer) if record else None
+    quantiles = np.quantile(lengths if len(lengths) else [0], list(shares.values()), method="nearest")
+    first = dataset.document(0)[:FIRST_TOKENS].tolist() if dataset.documents else []
+    tokenizer = load_tokenizer(manifest.request.tokenizer) if manifest else None
     return {
-        "prefix": str(opened.prefix),
-        "documents": opened.documents,
-        "tokens": len(opened.tokens),
-        "dtype": opened.tokens.dtype.name,
+        "prefix": str(dataset.prefix),
+        "documents": dataset.documents,
+        "tokens": len(dataset.tokens),
+        "dtype": dataset.tokens.dtype.name,
         "lengths": {name: int(value) for name, value in zip(shares, quantiles, strict=True)},
         "first_tokens": first,
         "first_text": tokenizer.decode(first) if tokenizer else None,
-        "record": record,
+        "record": manifest,
     }
 
 
-def tokenizer_chosen(file: Path | None, as_bytes: bool, eod: str | None) -> "Tokenizer":
+def tokenizer_from_options(file: Path | None, as_bytes: bool, eod: str | None) -> "Tokenizer":
     from trimaran.data.tokenizer import Bytes, HuggingFace
     from trimaran.spec import Mistake
 
     if (file is None) != as_bytes:
         given = "Both --tokenizer and --bytes are" if as_bytes else "Neither --tokenizer nor --bytes is"
         raise Mistake(f"{given} given; one says how text becomes tokens.")
-    if file is None:
-        return Bytes()
-    return HuggingFace(file, eod)
-
-
-@contextmanager
-def progress(every: float) -> "Iterator[Callable[[State, int], None]]":
-    """A bar on a terminal, else a line now and then; both on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    began = time.monotonic()
-    first: list[int] = []  # documents done by an earlier run
-
-    def rate(state: "State") -> float:
-        first[:] = first or [state.documents]
-        return (state.documents - first[0]) / max(time.monotonic() - began, 1e-3)
-
-    if sys.stderr.isatty():
-        columns = (BarColumn(), DownloadColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("reading", total=None)
-
-            def update(state: "State", total: int) -> None:
-                words = f"{state.documents:,} documents, {rate(state):,.0f}/s"
-                bar.update(task, completed=state.done, total=total, description=words)
-
-            yield update
-        return
-    told = began
-
-    def line(state: "State", total: int) -> None:
-        nonlocal told
-        now, speed = time.monotonic(), rate(state)
-        if now - told < every:
-            return
-        told = now
-        print(
-            f"{state.done:,} of {total:,} bytes, {state.documents:,} documents, {speed:,.0f}/s",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    yield line
+    return Bytes() if file is None else HuggingFace(file, eod)

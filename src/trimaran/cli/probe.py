@@ -128,9 +128,9 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
     if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
         raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
     if plot is not None:
-        from trimaran.processes.command import need_package
+        from trimaran.spec.mistake import require_package
 
-        need_package("plotly", "plotly", "--plot", "trimaran[report]")
+        require_package("plotly", "--plot", "report")
 
 
 def _whole(path: Path, write: Any) -> None:

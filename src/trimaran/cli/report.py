@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimaran.cli.importing import LedgerOption
-from trimaran.processes.command import need_package
 
 if TYPE_CHECKING:
     from trimaran.report.campaign import Campaign
@@ -42,13 +41,14 @@ def report(
 
     from trimaran.spec import Mistake
     from trimaran.spec.files import write_text
+    from trimaran.spec.mistake import require_package
 
     asked = {"conditions": where, "--sweep": sweep, "--published": published, "--job": job}
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
         raise Mistake(f"A report is about one of them, but {' and '.join(given)} were given; leave out all but one.")
     for package in ("plotly", "jinja2", "kaleido"):
-        need_package(package, package, "A report", "trimaran[report]")
+        require_package(package, "A report", "report")
     from trimaran.report.figures import figures as draw
     from trimaran.report.page import page
 

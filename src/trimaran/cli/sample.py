@@ -36,7 +36,7 @@ def sample(
     Example: `trimaran sample checkpoints --prompt "def " --temperature 0.5`
     """
     need_safetensors("trimaran sample")
-    from trimaran.cli.copying import copying
+    from trimaran.cli.progress import copying
     from trimaran.engine.model.generate import Taste, choices, sampled, take_threads
     from trimaran.engine.model.inference import whole_model
 
@@ -78,14 +78,13 @@ def opened(source: Path) -> tuple[Any, "Job | None", tuple[Path, ...]]:
 def tokenizer_for(
     vocab: int, job: "Job | None", folders: tuple[Path, ...], file: Path | None, as_bytes: bool
 ) -> "Tokenizer":
-    from trimaran.cli.data import tokenizer_chosen
-    from trimaran.data.tokenizer import Bytes
-    from trimaran.data.tokenizer_found import tokenizer_found
+    from trimaran.cli.data import tokenizer_from_options
+    from trimaran.data.tokenizer import Bytes, find_tokenizer
     from trimaran.spec import Mistake
 
     if file is not None or as_bytes:
-        return tokenizer_chosen(file, as_bytes, None)
-    found = tokenizer_found(job, folders)
+        return tokenizer_from_options(file, as_bytes, None)
+    found = find_tokenizer(job, folders)
     if found is None and vocab <= Bytes().vocab:
         return Bytes()
     if found is None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trimaran.processes.command import need_package, need_torch
+from trimaran.processes.command import need_torch
 
 GIB = 2**30
 
@@ -33,14 +33,14 @@ def export(
     Example: `trimaran weights export checkpoints exported --dtype bf16`
     """
     need_safetensors("trimaran weights export")
-    from trimaran.cli.copying import copying
-    from trimaran.data.tokenizer_found import tokenizer_found
+    from trimaran.cli.progress import copying
+    from trimaran.data.tokenizer import find_tokenizer
     from trimaran.engine.checkpoint.reader import Saved
     from trimaran.engine.hugging_face.exporting import export as exported
 
     started = time.monotonic()
     saved = Saved(checkpoint)
-    tokenizer = tokenizer_found(saved.job, (saved.path, saved.path.parent))
+    tokenizer = find_tokenizer(saved.job, (saved.path, saved.path.parent))
     with copying("writing") as tell:
         made = exported(saved, out, dtype, int(shard_gib * GIB), tokenizer, tell)
     seconds = time.monotonic() - started
@@ -71,7 +71,7 @@ def import_(
     Example: `trimaran weights import gpt2 tuned --data tokens/mine && trimaran train tuned/job.yaml`
     """
     need_safetensors("trimaran weights import")
-    from trimaran.cli.copying import copying
+    from trimaran.cli.progress import copying
     from trimaran.cost.parameters import total_parameters
     from trimaran.engine.hugging_face.importing import JOB
     from trimaran.engine.hugging_face.importing import import_ as imported
@@ -93,5 +93,7 @@ def import_(
 
 
 def need_safetensors(command: str) -> None:
+    from trimaran.spec.mistake import require_package
+
     need_torch(command)
-    need_package("safetensors", "safetensors", f"`{command}`", "trimaran[train]")
+    require_package("safetensors", f"`{command}`", "train")

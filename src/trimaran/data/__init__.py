@@ -1,6 +1,7 @@
-"""data: what is trained on? Token files as Megatron writes them: prepared, opened, split, shuffled, blended.
+"""data: tokenized datasets in Megatron's format: prepared, opened, split, shuffled, blended.
 
-May import: spec (never torch); tokenizers, zstandard and pyarrow only where they are needed (`trimaran[data]`).
-Start reading: source.py (what a Job trains on), then tokens.py (a data set), samples.py (its order), blend.py;
-prepare.py makes data sets of texts: inputs.py reads, tokenizer.py encodes, writing.py survives a kill.
+May import: spec.
+Start reading: source.py (the samples of a Job), then indexed_dataset.py, samples.py (shuffling), blend.py;
+prepare.py makes datasets from texts: inputs.py reads, tokenizer.py encodes, partial.py survives a kill.
+tokenizers, zstandard and pyarrow are imported only where they are needed (`trimaran[data]`).
 """

@@ -1,4 +1,4 @@
-"""Documents out of files: one in a text file, one in a line of JSON, one in a row of Parquet; from any place on."""
+"""Documents of text, JSON Lines and Parquet files, read in batches from any position."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trimaran.data.optional import needed
 from trimaran.data.streams import DAMAGED, Stream
 from trimaran.spec import Mistake
+from trimaran.spec.mistake import import_optional
 
 TEXT, JSON_LINES, PARQUET = (".txt", ".text", ".md"), (".jsonl", ".json", ".ndjson"), (".parquet",)
-PACKED = (".gz", ".zst")
+COMPRESSED = (".gz", ".zst")
 BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**20, 2048
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far the inputs were read: whole inputs, and records and (unpacked) bytes of the next one."""
+class InputPosition:
+    """How far the inputs were read: complete inputs, and records and (uncompressed) bytes of the next one."""
 
     inputs: int = 0
     records: int = 0
@@ -25,89 +25,88 @@ class Place:
 
 
 @dataclass
-class Batch:
+class TextBatch:
     """Texts, and where the next batch begins."""
 
     texts: list[str]
-    place: Place
-    done: int  # bytes of all inputs, as they lie on the disk
+    position: InputPosition
+    done: int  # bytes of all inputs on disk, compressed where they are
     characters: int = 0
     bad: int = 0
 
 
-class Found(NamedTuple):
-    """A record: its text, or what is wrong with it."""
+class InputRecord(NamedTuple):
+    """One record: its text, or why it cannot be read; and the position after it."""
 
     text: str | None
-    wrong: str
+    error: str
     records: int
     offset: int
     done: int
 
 
-def found_inputs(given: Sequence[Path]) -> list[Path]:
-    """Files in the order given; a folder stands for the files in it whose suffix is known, sorted."""
+def list_inputs(given: Sequence[Path]) -> list[Path]:
+    """Files in the order given; a folder stands for the files in it with a known suffix, sorted."""
     files: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.is_file() and kind_of(file))
+            inside = sorted(file for file in path.rglob("*") if file.is_file() and reader_for(file))
             if not inside:
                 raise Mistake(f"{path} is a folder without text, JSONL or Parquet files.")
             files += inside
         elif not path.is_file():
             raise Mistake(f"There is no file {path}.")
-        elif not kind_of(path):
+        elif not reader_for(path):
             raise Mistake(
-                f"{path} has a suffix that says nothing of how to read it; known are {', '.join(TEXT)} (one document),"
-                f" {', '.join(JSON_LINES)} (one in a line), each also with {' or '.join(PACKED)}, and .parquet."
+                f"{path} has an unknown suffix; known are {', '.join(TEXT)} (one document),"
+                f" {', '.join(JSON_LINES)} (one per line), each also with {' or '.join(COMPRESSED)}, and .parquet."
             )
         else:
             files.append(path)
     return files
 
 
-def kind_of(path: Path) -> Callable[[Path, str, Place], Iterator[Found]] | None:
-    suffix = Path(path.stem).suffix if path.suffix in PACKED else path.suffix
-    readers = ((TEXT, _text), (JSON_LINES, _json_lines), (PARQUET if suffix == path.suffix else (), _parquet))
+def reader_for(path: Path) -> Callable[[Path, str, InputPosition], Iterator[InputRecord]] | None:
+    suffix = Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+    parquet = PARQUET if suffix == path.suffix else ()  # never compressed as a whole
+    readers = ((TEXT, _read_text), (JSON_LINES, _read_json_lines), (parquet, _read_parquet))
     return next((reader for suffixes, reader in readers if suffix in suffixes), None)
 
 
-def batches(inputs: Sequence[Path], field: str, start: Place, skip_bad: bool) -> Iterator[Batch]:
-    """A record that cannot be read ends it with a sentence, or is counted when it may be skipped."""
+def read_batches(inputs: Sequence[Path], field: str, start: InputPosition, skip_bad: bool) -> Iterator[TextBatch]:
+    """A record that cannot be read raises a Mistake, or is counted with `skip_bad`."""
     sizes = [path.stat().st_size for path in inputs]
     before = sum(sizes[: start.inputs])
-    batch = Batch([], start, before)
+    batch = TextBatch([], start, before)
     for number in range(start.inputs, len(inputs)):
         path = inputs[number]
-        reader = kind_of(path)
+        reader = reader_for(path)
         assert reader is not None
-        begin = start if number == start.inputs else Place(number)
+        begin = start if number == start.inputs else InputPosition(number)
         try:
-            for text, wrong, records, offset, done in reader(path, field, begin):
+            for text, error, records, offset, done in reader(path, field, begin):
                 if text is None and not skip_bad:
                     unit = "row" if path.suffix in PARQUET else "line"
-                    raise Mistake(
-                        f"{path}, {unit} {records}: {wrong} (--skip-bad leaves such records out and counts them)."
-                    )
+                    raise Mistake(f"{path}, {unit} {records}: {error} (--skip-bad skips such records and counts them).")
                 if text is None:
                     batch.bad += 1
                 else:
                     batch.texts.append(text)
                     batch.characters += len(text)
                 if batch.characters >= BATCH_CHARACTERS or len(batch.texts) + batch.bad >= BATCH_DOCUMENTS:
-                    batch.place, batch.done = Place(number, records, offset), before + done
+                    batch.position, batch.done = InputPosition(number, records, offset), before + done
                     yield batch
-                    batch = Batch([], batch.place, batch.done)
+                    batch = TextBatch([], batch.position, batch.done)
         except DAMAGED:
-            raise Mistake(f"{path} is damaged or cut off; unpacking it fails.") from None
-        except OSError as error:
-            raise Mistake(f"{path} cannot be read: {error.strerror or error}.") from None
+            raise Mistake(f"{path} is damaged or truncated; decompressing it fails.") from None
+        except OSError as failure:
+            raise Mistake(f"{path} cannot be read: {failure.strerror or failure}.") from None
         before += sizes[number]
-        batch = replace(batch, place=Place(number + 1), done=before)
+        batch = replace(batch, position=InputPosition(number + 1), done=before)
     yield batch
 
 
-def _text(path: Path, field: str, start: Place) -> Iterator[Found]:
+def _read_text(path: Path, field: str, start: InputPosition) -> Iterator[InputRecord]:
     if start.records:
         return
     stream = Stream(path)
@@ -116,33 +115,31 @@ def _text(path: Path, field: str, start: Place) -> Iterator[Found]:
     finally:
         stream.close()
     try:
-        text, wrong = content.decode("utf-8-sig"), ""
+        yield InputRecord(content.decode("utf-8-sig"), "", 1, 0, 0)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        yield Found(None, "it is not UTF-8 text", line, 0, 0)
-        return
-    yield Found(text, wrong, 1, 0, 0)
+        yield InputRecord(None, "it is not UTF-8 text", line, 0, 0)
 
 
-def _json_lines(path: Path, field: str, start: Place) -> Iterator[Found]:
+def _read_json_lines(path: Path, field: str, start: InputPosition) -> Iterator[InputRecord]:
     stream = Stream(path)
     try:
         stream.skip(start.offset)
-        records, offset, done, told = start.records, start.offset, stream.done, 0
+        records, offset, done = start.records, start.offset, 0
         for line in stream.lines:
             records += 1
             offset += len(line)
             if records % 256 == 1:
-                told = done() if not stream.plain else offset
+                done = offset if stream.plain else stream.done()  # a system call
             if line.isspace():
                 continue
-            text, wrong = _of_line(line if records > 1 else line.removeprefix(b"\xef\xbb\xbf"), field)
-            yield Found(text, wrong, records, offset, told)
+            text, error = _parse_line(line if records > 1 else line.removeprefix(b"\xef\xbb\xbf"), field)
+            yield InputRecord(text, error, records, offset, done)
     finally:
         stream.close()
 
 
-def _of_line(line: bytes, field: str) -> tuple[str | None, str]:
+def _parse_line(line: bytes, field: str) -> tuple[str | None, str]:
     try:
         values = json.loads(line.decode())
     except UnicodeDecodeError:
@@ -150,34 +147,28 @@ def _of_line(line: bytes, field: str) -> tuple[str | None, str]:
     except (ValueError, RecursionError) as error:
         return None, f"it is not valid JSON ({getattr(error, 'msg', 'nested too deeply')})"
     if not isinstance(values, dict):
-        return None, f"it holds {'a list' if isinstance(values, list) else 'a bare value'}, not an object with fields"
+        return None, f"it holds {'a list' if isinstance(values, list) else 'a bare value'}, not an object"
     if field not in values:
-        return (
-            None,
-            f"it has no field {field!r}, only {', '.join(map(str, list(values)[:6])) or 'none'}; --field names another",
-        )
+        known = ", ".join(map(str, list(values)[:6])) or "none"
+        return None, f"it has no field {field!r}, only {known}; --field names another"
     text = values[field]
     if not isinstance(text, str):
-        return None, f"its field {field!r} is no text but {str(text)[:40]}"
-    if b"\\u" in line and not _whole(text):
-        return None, "it has half of a character (a lone surrogate)"
+        return None, f"its field {field!r} is not text but {str(text)[:40]}"
+    if b"\\u" in line:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return None, "it has a lone surrogate, half of a character"
     return text, ""
 
 
-def _whole(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _parquet(path: Path, field: str, start: Place) -> Iterator[Found]:
-    pyarrow, parquet = needed("pyarrow", f"Reading {path}"), needed("pyarrow.parquet", f"Reading {path}")
+def _read_parquet(path: Path, field: str, start: InputPosition) -> Iterator[InputRecord]:
+    pyarrow = import_optional("pyarrow", f"Reading {path}", "data")
+    parquet = import_optional("pyarrow.parquet", f"Reading {path}", "data")
     try:
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError):
-        raise Mistake(f"{path} is no Parquet file, or is cut off.") from None
+        raise Mistake(f"{path} is not a Parquet file, or is truncated.") from None
     with file:
         names = file.schema_arrow.names
         if field not in names:
@@ -188,7 +179,7 @@ def _parquet(path: Path, field: str, start: Place) -> Iterator[Found]:
         for group in range(file.num_row_groups):
             count = file.metadata.row_group(group).num_rows
             if not groups and records + count <= start.records:
-                records += count  # done: need not be read again
+                records += count  # already read
             else:
                 groups.append(group)
         if not groups:
@@ -199,10 +190,10 @@ def _parquet(path: Path, field: str, start: Place) -> Iterator[Found]:
                     records += 1
                     if records > start.records:
                         text = value if isinstance(value, str) else None
-                        wrong = "" if text is not None else f"its column {field!r} is no text but {value}"
-                        yield Found(text, wrong, records, 0, size * records // total)
+                        error = "" if text is not None else f"its column {field!r} is not text but {value}"
+                        yield InputRecord(text, error, records, 0, size * records // total)
         except pyarrow.ArrowException:
-            raise Mistake(f"{path} is damaged behind row {records}.") from None
+            raise Mistake(f"{path} is damaged after row {records}.") from None
 
 
 def _values(column: Any) -> list[Any]:

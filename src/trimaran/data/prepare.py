@@ -1,7 +1,7 @@
-"""Texts to a data set: read, encode and write in batches, saved now and then, continued after any interruption.
+"""Texts to a dataset: read, tokenize and write in batches; an interrupted run is resumed.
 
-A thread encodes one batch (without the GIL) while the next is read. Documents are encoded one by one and written in
-the order of the inputs, so the files do not depend on batches, threads or interruptions.
+A thread tokenizes one batch (without the GIL) while the next is read. Documents are tokenized one by one and written
+in the order of the inputs, so the files do not depend on batches, threads or interruptions.
 """
 
 import time
@@ -15,19 +15,18 @@ from typing import Any
 import numpy as np
 
 from trimaran import __version__
-from trimaran.data.inputs import Batch, batches, found_inputs
-from trimaran.data.megatron import token_type
-from trimaran.data.record import Record, Request, read_record
-from trimaran.data.tokenizer import HuggingFace, Tokenizer, with_ends
-from trimaran.data.tokens import open_tokens
-from trimaran.data.writing import Partial, State
+from trimaran.data.indexed_dataset import open_dataset, token_dtype
+from trimaran.data.inputs import TextBatch, list_inputs, read_batches
+from trimaran.data.manifest import Manifest, Request, read_manifest
+from trimaran.data.partial import PartialDataset, PrepareState
+from trimaran.data.tokenizer import HuggingFace, Tokenizer, append_eod
 from trimaran.spec import Mistake
 
-AHEAD = 2  # batches that wait to be encoded
+PREFETCH = 2  # batches read ahead of the tokenizer
 
 
 @dataclass(frozen=True)
-class Options:
+class PrepareOptions:
     inputs: Sequence[Path]
     prefix: Path
     tokenizer: Tokenizer
@@ -40,55 +39,55 @@ class Options:
 
 @dataclass(frozen=True)
 class Prepared:
-    record: Record
-    already: bool = False  # it was there, and nothing was done
+    manifest: Manifest
+    already: bool = False  # it existed, and nothing was done
 
 
-Tell = Callable[[State, int], None]  # how far it is, of how many bytes
+OnProgress = Callable[[PrepareState, int], None]  # called with the state and the bytes of all inputs
 
 
-def prepare(options: Options, tell: Tell = lambda state, total: None) -> Prepared:
+def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, total: None) -> Prepared:
     tokenizer = options.tokenizer
     if options.append_eod and isinstance(tokenizer, HuggingFace):
-        tokenizer.eod_or_sentence()
-    inputs = found_inputs(options.inputs)
-    request = Request(tokenizer.described, options.field, options.append_eod, [_stamp(path) for path in inputs])
-    partial = Partial(options.prefix, token_type(tokenizer.vocab))
+        tokenizer.require_eod()
+    inputs = list_inputs(options.inputs)
+    request = Request(tokenizer.identity, options.field, options.append_eod, [_input_identity(path) for path in inputs])
+    partial = PartialDataset(options.prefix, token_dtype(tokenizer.vocab))
     try:
-        state = partial.saved()
+        state = partial.load_state()
         if state is None and not options.overwrite:
-            there = _already(options.prefix, request)
-            if there is not None:
-                return Prepared(there, already=True)
+            manifest = _finished(options.prefix, request)
+            if manifest is not None:
+                return Prepared(manifest, already=True)
         other = state.request.difference(request) if state else ""
         if other and not options.overwrite:
             raise Mistake(
-                f"{options.prefix} is half prepared, but this command asks for {other}; the same command as before"
-                " continues it, --overwrite starts anew."
+                f"{options.prefix} is partly prepared, but this command asks for {other}; the same command as before"
+                " resumes it, --overwrite starts again."
             )
         if state is None or other:
-            partial.drop()
-            state = State(request)
-        partial.begin(state)
+            partial.discard()
+            state = PrepareState(request)
+        partial.resume(state)
         if not state.finished:
-            _write(options, inputs, partial, tell)
-        record = _record(partial.state, tokenizer, partial.dtype)
-        partial.finish(record)
-        return Prepared(record)
+            _write(options, inputs, partial, on_progress)
+        manifest = _manifest(partial.state, tokenizer, partial.dtype)
+        partial.finish(manifest)
+        return Prepared(manifest)
     finally:
         partial.close()
 
 
-def _write(options: Options, inputs: list[Path], partial: Partial, tell: Tell) -> None:
+def _write(options: PrepareOptions, inputs: list[Path], partial: PartialDataset, on_progress: OnProgress) -> None:
     total = sum(path.stat().st_size for path in inputs)
     saved = time.monotonic()
-    tell(partial.state, total)
+    on_progress(partial.state, total)
     try:
-        for batch, (tokens, sizes) in _encoded(options, inputs, partial):
+        for batch, (tokens, sizes) in _tokenize(options, inputs, partial):
             now = partial.state
             read = replace(
                 now,
-                place=batch.place,
+                place=batch.position,
                 done=batch.done,
                 bad=now.bad + batch.bad,
                 characters=now.characters + batch.characters,
@@ -97,38 +96,40 @@ def _write(options: Options, inputs: list[Path], partial: Partial, tell: Tell) -
             if time.monotonic() - saved >= options.every:
                 partial.save()
                 saved = time.monotonic()
-            tell(partial.state, total)
-    except BaseException:  # also Ctrl-C: what is written counts
+            on_progress(partial.state, total)
+    except BaseException:  # also Ctrl-C: what is written is kept
         if partial.state.documents:
             partial.save()
         else:
-            partial.drop()
+            partial.discard()
         raise
 
 
-def _encoded(options: Options, inputs: list[Path], partial: Partial) -> Iterator[tuple[Batch, tuple[Any, Any]]]:
-    """Batches in order, each encoded while later ones are read; those before a bad record come before its sentence."""
+def _tokenize(
+    options: PrepareOptions, inputs: list[Path], partial: PartialDataset
+) -> Iterator[tuple[TextBatch, tuple[Any, Any]]]:
+    """Batches in order, each tokenized while later ones are read; those before a bad record come before its Mistake."""
 
     def encode(texts: list[str]) -> tuple[Any, Any]:
         if not texts:
             return np.empty(0, partial.dtype), np.empty(0, np.int64)
         tokens, sizes = options.tokenizer.encode(texts, partial.dtype)
         eod = options.tokenizer.eod
-        return with_ends(tokens, sizes, eod) if options.append_eod and eod is not None else (tokens, sizes)
+        return append_eod(tokens, sizes, eod) if options.append_eod and eod is not None else (tokens, sizes)
 
-    waiting: deque[tuple[Batch, Future[tuple[Any, Any]]]] = deque()
+    waiting: deque[tuple[TextBatch, Future[tuple[Any, Any]]]] = deque()
     mistake: Mistake | None = None
-    source = batches(inputs, options.field, partial.state.place, options.skip_bad)
+    source = read_batches(inputs, options.field, partial.state.place, options.skip_bad)
     with ThreadPoolExecutor(1) as worker:
         while True:
             batch = None
             try:
                 batch = next(source, None) if mistake is None else None
-            except Mistake as found:
-                mistake = found
+            except Mistake as raised:
+                mistake = raised
             if batch is not None:
                 waiting.append((batch, worker.submit(encode, batch.texts)))
-            while waiting and (batch is None or len(waiting) > AHEAD):
+            while waiting and (batch is None or len(waiting) > PREFETCH):
                 done, future = waiting.popleft()
                 yield done, future.result()
             if batch is None:
@@ -137,25 +138,24 @@ def _encoded(options: Options, inputs: list[Path], partial: Partial) -> Iterator
         raise mistake
 
 
-def _already(prefix: Path, request: Request) -> Record | None:
-    """What was finished earlier, if it is what is asked for; None where there is nothing."""
-    there = [
-        path for path in (prefix.with_name(prefix.name + end) for end in (".bin", ".idx", ".json")) if path.exists()
-    ]
-    if not there:
+def _finished(prefix: Path, request: Request) -> Manifest | None:
+    """The manifest of a dataset finished earlier, if it is the one asked for; None where there is none."""
+    files = [prefix.with_name(prefix.name + end) for end in (".bin", ".idx", ".json")]
+    existing = [path for path in files if path.exists()]
+    if not existing:
         return None
-    record = read_record(prefix)
-    if record is None:
-        raise Mistake(f"{there[0]} exists and was not made by this command; --overwrite replaces it.")
-    other = record.request.difference(request)
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        raise Mistake(f"{existing[0]} exists and was not written by this command; --overwrite replaces it.")
+    other = manifest.request.difference(request)
     if other:
         raise Mistake(f"{prefix} is prepared already, but this command asks for {other}; --overwrite replaces it.")
-    open_tokens(prefix)
-    return record
+    open_dataset(prefix)
+    return manifest
 
 
-def _record(state: State, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Record:
-    return Record(
+def _manifest(state: PrepareState, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Manifest:
+    return Manifest(
         trimaran=__version__,
         request=state.request,
         vocab=tokenizer.vocab,
@@ -169,6 +169,6 @@ def _record(state: State, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Record:
     )
 
 
-def _stamp(path: Path) -> dict[str, str | int]:
-    found = path.stat()
-    return {"file": str(path), "bytes": found.st_size, "modified_ns": found.st_mtime_ns}
+def _input_identity(path: Path) -> dict[str, str | int]:
+    stat = path.stat()
+    return {"file": str(path), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}

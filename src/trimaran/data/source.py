@@ -1,30 +1,31 @@
-"""What a Job trains on, as samples by number: made up, of one data set, or a blend of several."""
+"""The samples of a Job by number: synthetic, from one dataset, or a blend of several."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
-from trimaran.data.blend import Order
-from trimaran.data.record import read_record
+from trimaran.data.blend import BlendOrder
+from trimaran.data.indexed_dataset import Ints, open_dataset
+from trimaran.data.manifest import read_manifest
 from trimaran.data.samples import Samples
-from trimaran.data.split import Split, documents_of
-from trimaran.data.tokens import Ints, open_tokens
 from trimaran.spec import Job, Mistake
 
 SYNTHETIC = "synthetic"
-_VALIDATION = 2  # the random stream of made-up validation; prefix lengths are drawn from stream 1
+_VALIDATION = 2  # the random stream of synthetic validation; prefix lengths are drawn from stream 1
+
+Split = Literal["train", "validation"]
 
 
-class Source(Protocol):
-    """Where samples come from. A sample depends on its number alone, so where training stands is one number."""
+class SampleSource(Protocol):
+    """A sample depends on its number alone, so the position of a training run is one number."""
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """seq_len + 1 tokens, and for each the number of its document within the sample (0, 0, 0, 1, 1, ...)."""
 
 
 class Synthetic:
-    """Text-like numbers for tests and benchmarks: documents of random length, each a walk with a stride of its own and
+    """Tokens for tests and benchmarks: documents of random length, each an arithmetic sequence with its own stride and
     some noise, so that there is something to learn."""
 
     def __init__(self, vocab: int, seq_len: int, seed: int, stream: int = 0) -> None:
@@ -43,50 +44,54 @@ class Synthetic:
         return np.where(noise, stream.integers(0, self.vocab, self.length), tokens), documents
 
 
-class Blended:
-    """Each set goes through its own samples in order."""
+class Blend:
+    """Each source gives its own samples in order."""
 
-    def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
-        self.sources, self.order = sources, Order(weights)
+    def __init__(self, sources: Sequence[SampleSource], weights: Sequence[float]) -> None:
+        self.sources, self.order = sources, BlendOrder(weights)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
-        chosen, own = self.order.place(number)
+        chosen, own = self.order.locate(number)
         return self.sources[chosen].sample(own)
 
 
-def source_of(job: Job, split: Split = "train") -> Source:
-    """Opened and checked: files that are missing, damaged, too short or made for another vocabulary are refused."""
+def source_of(job: Job, split: Split = "train") -> SampleSource:
+    """Refuses files that are missing, damaged, too short or prepared for a larger vocabulary."""
     given = job.data.source
     if isinstance(given, str):
-        return _one(job, given, split, 0)
-    return Blended([_one(job, path, split, i) for i, path in enumerate(given)], list(given.values()))
+        return _open(job, given, split, 0)
+    return Blend([_open(job, path, split, i) for i, path in enumerate(given)], list(given.values()))
 
 
-def check(job: Job) -> None:
-    """A Mistake where the job cannot read what it trains on. Opens indices, reads no tokens."""
+def check_data(job: Job) -> None:
+    """A Mistake where the job cannot read its data. Opens indices, reads no tokens."""
     source_of(job)
 
 
-def _one(job: Job, path: str, split: Split, stream: int) -> Source:
+def _open(job: Job, path: str, split: Split, stream: int) -> SampleSource:
     model, share = job.model, job.data.validation
     if path == SYNTHETIC:
         return Synthetic(model.vocab, model.seq_len, job.seed, _VALIDATION if split == "validation" else 0)
-    tokens = open_tokens(path)
-    record = read_record(tokens.prefix)
-    if record and record.vocab > model.vocab:
+    dataset = open_dataset(path)
+    manifest = read_manifest(dataset.prefix)
+    if manifest and manifest.vocab > model.vocab:
         raise Mistake(
-            f"{tokens.prefix} was prepared with a vocabulary of {record.vocab} tokens, but the model's vocab is"
-            f" {model.vocab}; the nearest that works: model.vocab = {record.vocab}."
+            f"{dataset.prefix} was prepared with a vocabulary of {manifest.vocab} tokens, but the model's vocab is"
+            f" {model.vocab}; the nearest that works: model.vocab = {manifest.vocab}."
         )
-    documents = documents_of(split, tokens.documents, share)
+    documents = split_documents(split, dataset.documents, share)
     if split == "validation" and not len(documents):
+        count = dataset.documents
+        nearest = f"data.validation = {1 / count:.2g}" if count > 1 else "a dataset of at least 2 documents"
         raise Mistake(
-            f"{tokens.prefix} has {tokens.documents} documents, of which data.validation = {share:g} leaves none for"
-            f" validation; the nearest that works: {_smallest_share(tokens.documents)}."
+            f"{dataset.prefix} has {count} documents, of which data.validation = {share:g} leaves none for"
+            f" validation; the nearest that works: {nearest}."
         )
-    what = f"The {split} part of {tokens.prefix} (data.validation = {share:g})" if share else str(tokens.prefix)
-    return Samples(tokens, documents, model.seq_len, model.vocab, job.seed, stream, what)
+    what = f"The {split} part of {dataset.prefix} (data.validation = {share:g})" if share else str(dataset.prefix)
+    return Samples(dataset, documents, model.seq_len, model.vocab, job.seed, stream, what)
 
 
-def _smallest_share(documents: int) -> str:
-    return f"data.validation = {1 / documents:.2g}" if documents > 1 else "a set of at least 2 documents"
+def split_documents(split: Split, count: int, share: float) -> range:
+    """The last `share` of the documents, rounded, is for validation; training keeps at least one. Not shuffled."""
+    held_out = min(round(count * share), max(count - 1, 0))
+    return range(count - held_out) if split == "train" else range(count - held_out, count)

@@ -1,4 +1,4 @@
-"""Plain, gzip and zstd files as one kind of byte stream, which says where it is damaged."""
+"""Plain, gzip and zstd files as one kind of byte stream."""
 
 import gzip
 import io
@@ -6,17 +6,17 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from trimaran.data.optional import needed
+from trimaran.spec.mistake import import_optional
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 _CHUNK = 2**17
 
 
 class Stream:
-    """`lines` to read from; `done` is how much of the file itself was read."""
+    """`lines` is read from; `done()` is how many bytes of the file were read."""
 
     def __init__(self, path: Path) -> None:
-        zstandard = needed("zstandard", f"Reading {path}") if path.suffix == ".zst" else None
+        zstandard = import_optional("zstandard", f"Reading {path}", "data") if path.suffix == ".zst" else None
         self.file = path.open("rb")
         self.plain = path.suffix not in (".gz", ".zst")
         self.lines: BinaryIO = self.file
@@ -41,7 +41,7 @@ class Stream:
 
 
 class _Zstandard(io.RawIOBase):
-    """All frames of a file; one that ends too early is noticed, which the package's own reader does not."""
+    """All frames of a file; a truncated frame raises EOFError, which the package's own reader does not."""
 
     def __init__(self, file: BinaryIO, package: Any) -> None:
         self.file, self.decompressor = file, package.ZstdDecompressor()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimaran.processes.command import SettingsOption, need_package, need_torch
+from trimaran.processes.command import SettingsOption, need_torch
 
 if TYPE_CHECKING:
     from trimaran.spec import Job
@@ -36,10 +36,11 @@ def train(
 
     Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
     """
-    from trimaran.data.source import check
+    from trimaran.data.source import check_data
     from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_job
+    from trimaran.spec.mistake import require_package
     from trimaran.spec.settings import apply_settings
 
     try:
@@ -47,13 +48,13 @@ def train(
         need_our_trainer(asked)
         rendezvous = find_rendezvous(os.environ, asked.layout.devices)
         check_here(asked)
-        check(asked)
+        check_data(asked)
         check_writable(metrics, heartbeats, tensorboard, asked.saving.folder)
         if is_rank_0(os.environ):
             announce(asked)
         need_torch("trimaran train")
         if tensorboard is not None:
-            need_package("tensorboard", "TensorBoard", "--tensorboard", "trimaran[tensorboard]")
+            require_package("tensorboard", "--tensorboard", "tensorboard")
         os.environ.update(asked.environment)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise a lost rank prints a page of C++ frames
         from trimaran.engine.loop.train import TrainOptions, run

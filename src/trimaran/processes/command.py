@@ -5,7 +5,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -44,11 +43,6 @@ def run_command(command: Callable[[], object]) -> None:
 
 def need_torch(command: str) -> None:
     """Planning installs without PyTorch; a command that runs the engine says so where it is missing."""
-    need_package("torch", "PyTorch", f"`{command}`", "trimaran[train]")
+    from trimaran.spec.mistake import require_package
 
-
-def need_package(module: str, name: str, what: str, package: str) -> None:
-    if find_spec(module) is None:
-        from trimaran.spec import Mistake
-
-        raise Mistake(f"{what} needs {name}, which is not installed here: pip install '{package}'.")
+    require_package("torch", f"`{command}`", "train")

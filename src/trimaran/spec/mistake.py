@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,6 +39,18 @@ def validation_message(error: ValidationError, what: str, known_keys: Iterable[s
         text = str(first["ctx"]["error"])
         return f"{what}: {text}"
     return f"{what}: {where or 'the value'} is {first['input']!r}, but {_lower_first(first['msg'])}."
+
+
+def require_package(package: str, what: str, extra: str) -> None:
+    """A Mistake where an optional package is not installed; `extra` is our extra that installs it."""
+    if find_spec(package) is None:
+        name = {"torch": "PyTorch", "tensorboard": "TensorBoard"}.get(package, package)
+        raise Mistake(f"{what} needs {name}, which is not installed here: pip install 'trimaran[{extra}]'.")
+
+
+def import_optional(module: str, what: str, extra: str) -> Any:
+    require_package(module.partition(".")[0], what, extra)
+    return import_module(module)
 
 
 def _lower_first(text: str) -> str:

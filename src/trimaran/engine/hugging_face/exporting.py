@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trimaran import __version__
-from trimaran.data.tokenizer import HuggingFace, Tokenizer
-from trimaran.data.tokenizer_found import FILE
+from trimaran.data.tokenizer import TOKENIZER_FILE, HuggingFace, Tokenizer
 from trimaran.engine.checkpoint.atomic_folder import appearing, check_free
 from trimaran.engine.checkpoint.reader import Saved
 from trimaran.engine.hugging_face.families import family_of
@@ -79,7 +78,7 @@ def shared_out(pairs: Iterable[Pair], sizes: dict[str, int], file_bytes: int) ->
 
 
 def write_tokenizer(folder: Path, tokenizer: HuggingFace, longest: int) -> None:
-    shutil.copyfile(tokenizer.described["file"], folder / FILE)
+    shutil.copyfile(tokenizer.identity["file"], folder / TOKENIZER_FILE)
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest}
     if tokenizer.eod is not None:
         settings["eos_token"] = tokenizer.tokenizer.id_to_token(tokenizer.eod)

@@ -14,8 +14,8 @@ from torch import Size, Tensor
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
-from trimaran.data.source import check
-from trimaran.data.tokenizer_found import FILE
+from trimaran.data.source import check_data
+from trimaran.data.tokenizer import TOKENIZER_FILE
 from trimaran.engine.checkpoint.atomic_folder import appearing, check_free
 from trimaran.engine.checkpoint.checkpointer import STATE
 from trimaran.engine.checkpoint.position import Position
@@ -38,14 +38,14 @@ def import_(source: Path, out: Path, data: str | None, tell: Tell) -> Job:
     with appearing(out) as partial:
         (partial / JOB).write_text(job_text(folder, out.resolve(), data), "utf-8")
         job = load_job(partial / JOB)
-        check(job)
+        check_data(job)
         step = partial / "step-00000000"
         step.mkdir()
         state = {"position": asdict(Position()), "job": job.model_dump(mode="json")}
         (step / STATE).write_text(json.dumps(state, indent=1))
         save(folder, step, tell)
-        if (source / FILE).is_file():
-            shutil.copyfile(source / FILE, partial / FILE)
+        if (source / TOKENIZER_FILE).is_file():
+            shutil.copyfile(source / TOKENIZER_FILE, partial / TOKENIZER_FILE)
     return job
 
 

@@ -10,12 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trimaran.data.source import Source
-from trimaran.data.tokens import Ints
+from trimaran.data.indexed_dataset import Ints
+from trimaran.data.source import SampleSource
 from trimaran.spec import Job
 
 
-def batch(job: Job, source: Source, consumed: int, size: int, dp_rank: int, device: torch.device) -> dict[str, Tensor]:
+def batch(
+    job: Job, source: SampleSource, consumed: int, size: int, dp_rank: int, device: torch.device
+) -> dict[str, Tensor]:
     """One replica's share of a step, [rows, seq_len] each: what Stage.forward takes. token_weights are 1 for
     every token that counts; Trainer divides them by the batch's total."""
     rows = size // job.layout.dp

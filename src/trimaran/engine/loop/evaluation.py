@@ -5,12 +5,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from trimaran.data.source import Source
+from trimaran.data.source import SampleSource
 from trimaran.engine.loop.batches import batch, micro_batches
 from trimaran.engine.trainer import Trainer
 
 
-def evaluate(trainer: Trainer, source: Source) -> float:
+def evaluate(trainer: Trainer, source: SampleSource) -> float:
     """The mean loss of the job's validation samples, on all ranks."""
     world = trainer.world
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
@@ -25,7 +25,7 @@ def evaluate(trainer: Trainer, source: Source) -> float:
     return float(loss) / world.layout.tp  # the last stage's tensor ranks have the same one
 
 
-def shared_samples(trainer: Trainer, source: Source) -> dict[str, Tensor]:
+def shared_samples(trainer: Trainer, source: SampleSource) -> dict[str, Tensor]:
     """This replica's share. Samples that only fill up the last micro batches count for nothing."""
     job, world = trainer.job, trainer.world
     wanted, unit = job.validation.samples, job.layout.dp * job.layout.micro_batch

@@ -1,7 +1,7 @@
-"""A data set while it is being written, so that a kill at any moment costs only the work since the last save.
+"""A dataset while it is being written: a kill at any moment loses only the work since the last save.
 
-PREFIX.bin.partial and PREFIX.sizes.partial grow; PREFIX.state.partial says how much of them counts and how far the
-inputs were read. It is replaced, atomically, only after both are on the disk. PREFIX.idx appears when all is there.
+PREFIX.bin.partial and PREFIX.sizes.partial grow; PREFIX.state.partial says how much of them is valid and how far the
+inputs were read. It is replaced atomically, after both were synced to disk. PREFIX.idx appears when all is done.
 """
 
 import fcntl
@@ -14,16 +14,16 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.data.inputs import Place
-from trimaran.data.megatron import LARGEST_DOCUMENT, bin_path, idx_path, write_index
-from trimaran.data.record import Record, Request, record_path
+from trimaran.data.indexed_dataset import LARGEST_DOCUMENT, bin_path, idx_path, write_index
+from trimaran.data.inputs import InputPosition
+from trimaran.data.manifest import Manifest, Request, manifest_path
 from trimaran.spec import Mistake
 
 
 @dataclass(frozen=True)
-class State:
+class PrepareState:
     request: Request
-    place: Place = field(default_factory=Place)
+    place: InputPosition = field(default_factory=InputPosition)  # the key in files of 0.1
     done: int = 0
     documents: int = 0
     tokens: int = 0
@@ -33,8 +33,8 @@ class State:
     finished: bool = False
 
 
-class Partial:
-    """Held by one process at a time."""
+class PartialDataset:
+    """Locked by one process at a time."""
 
     def __init__(self, prefix: Path, dtype: np.dtype[Any]) -> None:
         self.prefix, self.dtype = prefix, dtype
@@ -51,30 +51,32 @@ class Partial:
             self.sizes_file.close()
             raise Mistake(f"{prefix} is being prepared by another process right now.") from None
 
-    def saved(self) -> State | None:
+    def load_state(self) -> PrepareState | None:
         try:
             values: dict[str, Any] = json.loads(self.state_path.read_text("utf-8"))
         except FileNotFoundError:
             return None
-        return State(**{**values, "request": Request(**values["request"]), "place": Place(**values["place"])})
+        return PrepareState(
+            **{**values, "request": Request(**values["request"]), "place": InputPosition(**values["place"])}
+        )
 
-    def begin(self, state: State) -> None:
-        """Go on behind what `state` counts, whatever was written after it."""
+    def resume(self, state: PrepareState) -> None:
+        """Append after what `state` counts; whatever was written after it is truncated."""
         self.state = state
         self.bin_file = None if state.finished and not self.bin.exists() else self.bin.open("ab")
         for file, size in ((self.bin_file, state.tokens * self.dtype.itemsize), (self.sizes_file, 4 * state.documents)):
             if file is None:
                 continue
             if os.fstat(file.fileno()).st_size < size:
-                raise Mistake(f"{file.name} is shorter than {self.state_path} says; --overwrite starts anew.")
+                raise Mistake(f"{file.name} is shorter than {self.state_path} says; --overwrite starts again.")
             file.truncate(size)
             file.seek(size)
 
-    def append(self, tokens: npt.NDArray[Any], sizes: npt.NDArray[np.int64], state: State) -> None:
-        """Documents without tokens are left out. `state` has what is known beside them."""
+    def append(self, tokens: npt.NDArray[Any], sizes: npt.NDArray[np.int64], state: PrepareState) -> None:
+        """Documents without tokens are dropped. `state` has the new position and counts of the inputs."""
         assert self.bin_file is not None
         if len(sizes) and int(sizes.max()) > LARGEST_DOCUMENT:
-            raise Mistake(f"A document has {int(sizes.max()):,} tokens, but the format ends at {LARGEST_DOCUMENT:,}.")
+            raise Mistake(f"A document has {int(sizes.max()):,} tokens, but the format allows {LARGEST_DOCUMENT:,}.")
         kept = sizes[sizes > 0]
         self.bin_file.write(tokens.tobytes())
         self.sizes_file.write(kept.astype("<i4").tobytes())
@@ -91,10 +93,10 @@ class Partial:
             if file is not None:
                 file.flush()
                 os.fsync(file.fileno())
-        _replace(self.state_path, json.dumps(asdict(self.state)))
+        _write_atomically(self.state_path, json.dumps(asdict(self.state)))
 
-    def finish(self, record: Record) -> None:
-        """Every step may be repeated. An index is never beside tokens of another set."""
+    def finish(self, manifest: Manifest) -> None:
+        """Every step can be repeated. An index never lies beside tokens of another dataset."""
         self.state = replace(self.state, finished=True)
         self.save()
         new = self._path("idx")
@@ -103,16 +105,16 @@ class Partial:
         with new.open("rb") as file:
             os.fsync(file.fileno())
         if self.bin.exists():
-            record_path(self.prefix).unlink(missing_ok=True)
+            manifest_path(self.prefix).unlink(missing_ok=True)
             idx_path(self.prefix).unlink(missing_ok=True)
             self.bin.replace(bin_path(self.prefix))
         new.replace(idx_path(self.prefix))
-        _replace(record_path(self.prefix), json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n")
+        _write_atomically(manifest_path(self.prefix), json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
         self.state_path.unlink()
         self.sizes.unlink()
 
-    def drop(self) -> None:
-        """Start anew; what was finished before stays until this is."""
+    def discard(self) -> None:
+        """Start again; a dataset finished before stays until this one is."""
         self.state_path.unlink(missing_ok=True)
         self.bin.unlink(missing_ok=True)
 
@@ -127,8 +129,8 @@ class Partial:
         return self.prefix.with_name(f"{self.prefix.name}.{name}.partial")
 
 
-def _replace(path: Path, text: str) -> None:
-    """Whole or not at all, and on the disk."""
+def _write_atomically(path: Path, text: str) -> None:
+    """Replace the file by a complete one, synced to disk."""
     new = path.with_name(path.name + ".new")
     with new.open("w", encoding="utf-8") as file:
         file.write(text)

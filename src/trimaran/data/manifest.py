@@ -1,4 +1,4 @@
-"""PREFIX.json: what a data set was made of and how. Sets made by Megatron's own tools have none."""
+"""PREFIX.json: from which inputs and how a dataset was prepared. Datasets made by Megatron's tools have none."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from trimaran.spec import Mistake
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. Whatever differs here gives other tokens."""
+    """Everything that determines the tokens."""
 
     tokenizer: dict[str, str]
     field: str
@@ -18,7 +18,7 @@ class Request:
     inputs: list[dict[str, str | int]]  # file, bytes, modified_ns
 
     def difference(self, other: "Request") -> str:
-        """In a few words, or '' when they are the same."""
+        """What `other` asks for instead, in a few words; '' when they are the same."""
         if self.tokenizer != other.tokenizer:
             return "another tokenizer"
         if self.field != other.field:
@@ -30,8 +30,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Record:
-    trimaran: str  # the version that made it
+class Manifest:
+    trimaran: str  # the version that wrote it
     request: Request
     vocab: int
     eod: int | None
@@ -39,20 +39,20 @@ class Record:
     documents: int
     tokens: int
     characters: int  # of text
-    empty: int  # documents without a token, left out
-    bad: int  # records that could not be read, left out by --skip-bad
+    empty: int  # documents without a token, dropped
+    bad: int  # records that could not be read, dropped by --skip-bad
 
 
-def record_path(prefix: Path) -> Path:
+def manifest_path(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".json")
 
 
-def read_record(prefix: Path) -> Record | None:
-    path = record_path(prefix)
+def read_manifest(prefix: Path) -> Manifest | None:
+    path = manifest_path(prefix)
     if not path.is_file():
         return None
     try:
         values: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return Record(**{**values, "request": Request(**values["request"])})
+        return Manifest(**{**values, "request": Request(**values["request"])})
     except (ValueError, TypeError, KeyError):
         raise Mistake(f"{path} does not say how {prefix} was prepared; is it some other file?") from None
