@@ -61,7 +61,11 @@ def test_the_same_mistakes_are_found_in_the_original_notes(name: str) -> None:
         found = forced.get(trial.source.line, {})
         if "size_label" in found:  # these notes also show the one-liner, whose constants force the TFLOPs
             found.pop("tflops")
-        assert found == KNOWN.get(label, {}), label
+        known = dict(KNOWN.get(label, {}))
+        if trial.setup.ffn_hidden is None:  # the notes leave out what a size would be counted from
+            known.pop("size_label", None)
+            found.pop("size_label", None)
+        assert found == known, label
 
 
 def finding(findings: list[Finding], check: str, where: str) -> Finding:

@@ -123,9 +123,10 @@ def _least_squares(
         robust = np.sign(z) * ROBUST * np.sqrt(2 * (np.sqrt(1 + (z / ROBUST) ** 2) - 1))
         return np.concatenate([robust, x])
 
-    # A second start with a slow reduction: from a fast one its effect is too small to be felt.
+    # A second start with a slow reduction: from a fast one its effect is too small to move it. Unscaled steps can fall
+    # back into the first minimum from there (Fugaku's do).
     starts = [np.zeros(len(names)), np.array([3.0 if name == "reduction_ms" else 0.0 for name in names])]
-    result = min((least_squares(objective, x) for x in starts), key=lambda found: float(found.cost))
+    result = min((least_squares(objective, x, x_scale="jac") for x in starts), key=lambda found: float(found.cost))
     covariance = np.linalg.inv(result.jac.T @ result.jac)
     left_open = np.sqrt(np.diag(covariance))
     spreads = {n: round(float(priors[n].spread * s), 4) for n, s in zip(names, left_open, strict=True)}
