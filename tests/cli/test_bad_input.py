@@ -97,7 +97,7 @@ batch: {size: 64}
         (JOB.replace("{preset: gpt-1b3, PLACE}", "gpt-1b3").replace("dp: 8", "dp: 3"), ["dp 3", "8", "layout.dp = 8"]),
         (JOB.replace("{preset: gpt-1b3, PLACE}", "gpt-1b3") + "wibble: 1\n", ["'wibble'"]),
         ("model: {preset: gpt-1b3\n", ["not valid yaml", "line 2"]),
-        ("- a\n- b\n", ["no mapping", "job.yaml"]),
+        ("- a\n- b\n", ["not hold a mapping", "job.yaml"]),
     ],
 )
 def test_a_wrong_job_file_gets_a_sentence(trimaran: Command, tmp_path: Path, text: str, words: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""YAML and JSON files: a Job, or a noun of it, where any part may be a preset's name or a preset with changes."""
+"""YAML and JSON files: a Job or a part of it, where any part may be the name of a preset, or a preset with changes."""
 
 import json
 from collections.abc import Mapping
@@ -20,36 +20,35 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def load_job(name_or_path: str | Path) -> Job:
-    """A preset's name or a Job file; `model: bloom-176b` and `cluster: {preset: fugaku, nodes: 192}` are both good."""
-    name, path, known = str(name_or_path), Path(name_or_path), presets.names(presets.JOBS)
-    if is_job_preset(name):
-        return _job(yaml.safe_load(presets.text(presets.JOBS, name)), name, f"The preset {name}")
-    if not path.exists() and path.suffix not in SUFFIXES and path.name == name:
-        raise Mistake(f"There is no file {name}, and no job preset of that name.{did_you_mean(name, known)}")
-    return _job(read_mapping(path), path.stem, f"The job file {path}")
+    """A job preset or file; `model: bloom-176b` and `cluster: {preset: fugaku, nodes: 192}` both work in a file."""
+    return _build_job(*_read_preset_or_file(presets.JOBS, name_or_path))
 
 
 def load_sweep(name_or_path: str | Path) -> Sweep:
-    """A preset's name or a file, whose `base` is a Job, the name of a job preset or file."""
-    name, path = str(name_or_path), Path(name_or_path)
-    if name in presets.names(presets.SWEEPS) and not path.is_file():
-        values, what, stem = yaml.safe_load(presets.text(presets.SWEEPS, name)), f"The preset {name}", name
-    elif not path.exists() and path.suffix not in SUFFIXES and path.name == name:
-        near = did_you_mean(name, presets.names(presets.SWEEPS))
-        raise Mistake(f"There is no file {name}, and no sweep preset of that name.{near}")
-    else:
-        values, what, stem = read_mapping(path), f"The sweep {path}", path.stem
+    """A sweep preset or file, whose `base` is a Job, or the name of a job preset or file."""
+    values, name, what = _read_preset_or_file(presets.SWEEPS, name_or_path)
     base = values.get("base", {})
-    job = load_job(base) if isinstance(base, str) else _job(base, stem, f"{what}, its base")
-    return Sweep.of({"name": stem, **values, "base": job.model_dump()}, what)
+    job = load_job(base) if isinstance(base, str) else _build_job(base, name, f"{what}, its base")
+    return Sweep.of({"name": name, **values, "base": job.model_dump()}, what)
+
+
+def _read_preset_or_file(kind: str, name_or_path: str | Path) -> tuple[dict[str, Any], str, str]:
+    """Its values, its name, and what error messages call it. A file precedes a preset of the same name."""
+    name, path, noun = str(name_or_path), Path(name_or_path), kind[:-1]
+    if name in presets.names(kind) and not path.is_file():
+        return yaml.safe_load(presets.text(kind, name)), name, f"The preset {name}"
+    if not path.exists() and path.suffix not in SUFFIXES and path.name == name:
+        near = did_you_mean(name, presets.names(kind))
+        raise Mistake(f"There is no file {name}, and no {noun} preset of that name.{near}")
+    return read_mapping(path), path.stem, f"The {noun} file {path}"
 
 
 def is_job_preset(name: str) -> bool:
-    """Whether it names a job preset; a file of that name goes first, as with models."""
+    """Whether it names a job preset; a file of that name takes precedence, as with models."""
     return name in presets.names(presets.JOBS) and not Path(name).is_file()
 
 
-def _job(values: Mapping[str, Any], name: str, what: str) -> Job:
+def _build_job(values: Mapping[str, Any], name: str, what: str) -> Job:
     expanded = {key: expand_preset(PARTS[key], value) if key in PARTS else value for key, value in values.items()}
     expanded.setdefault("name", name)
     expanded.setdefault("trainer", presets.trainer("trimaran").model_dump())
@@ -57,22 +56,22 @@ def _job(values: Mapping[str, Any], name: str, what: str) -> Job:
 
 
 def load_model(name_or_path: str) -> Model:
-    """A preset's name, or the path of a YAML or JSON file."""
-    return cast(Model, _named("models", name_or_path))
+    """The name of a preset, or the path of a YAML or JSON file."""
+    return cast(Model, _load("models", name_or_path))
 
 
 def load_cluster(name_or_path: str) -> Cluster:
-    return cast(Cluster, _named("clusters", name_or_path))
+    return cast(Cluster, _load("clusters", name_or_path))
 
 
 def expand_preset(kind: str, value: Any) -> Any:
-    """A name (of a preset, or of a file such as `trimaran probe` writes), or a mapping with such a name as `preset` and
-    changes to it, becomes the whole mapping."""
+    """The name of a preset or file, or a mapping with such a name as `preset` and changes to it, becomes a mapping of
+    all fields; other values stay as they are."""
     if isinstance(value, str):
-        return _named(kind, value).model_dump()
+        return _load(kind, value).model_dump()
     if isinstance(value, Mapping) and "preset" in value:
         changes = {key: item for key, item in value.items() if key != "preset"}
-        base = _named(kind, str(value["preset"]))
+        base = _load(kind, str(value["preset"]))
         devices = changes.get("devices_per_node")
         if isinstance(base, Cluster) and base.is_local_cpu and isinstance(devices, int) and devices > 0:
             base = base.with_processes(devices)
@@ -89,12 +88,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
         line = mark.line + 1 if mark else getattr(error, "lineno", 1)
         raise Mistake(f"{path} is not valid {path.suffix.lstrip('.') or 'YAML'}: see line {line}.") from None
     if not isinstance(values, dict):
-        raise Mistake(f"{path} holds no mapping of names to values, so it describes nothing Trimaran knows.")
+        raise Mistake(f"{path} does not hold a mapping of names to values.")
     return values
 
 
 def read_text(path: Path) -> str:
-    """A text file's content, or a sentence that says why it cannot be read."""
+    """The content of a text file, or a Mistake that says why it cannot be read."""
     try:
         return path.read_text("utf-8-sig")
     except FileNotFoundError:
@@ -107,8 +106,8 @@ def read_text(path: Path) -> str:
         raise Mistake(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def save(noun: Spec, path: Path) -> None:
-    write_text(path, noun.to_json() + "\n" if path.suffix == ".json" else noun.to_yaml())
+def save(spec: Spec, path: Path) -> None:
+    write_text(path, spec.to_json() + "\n" if path.suffix == ".json" else spec.to_yaml())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -118,7 +117,7 @@ def write_text(path: Path, text: str) -> None:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _named(kind: str, name_or_path: str) -> Spec:
+def _load(kind: str, name_or_path: str) -> Spec:
     path = Path(name_or_path)
     if path.suffix in SUFFIXES or path.is_file():
         values = expand_preset(kind, read_mapping(path))

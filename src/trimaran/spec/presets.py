@@ -1,4 +1,4 @@
-"""Presets: models, clusters, trainers and jobs that ship with the package, loadable by name."""
+"""Presets: models, clusters, trainers, jobs and sweeps that ship with the package, loaded by name."""
 
 from functools import cache
 from importlib.resources import files
@@ -15,8 +15,7 @@ from trimaran.spec.model import Model
 from trimaran.spec.trainer import TrainerProfile
 
 KINDS: dict[str, type[Spec]] = {"models": Model, "clusters": Cluster, "trainers": TrainerProfile}
-JOBS = "jobs"  # Job files that name other presets; `files.load_job` reads them, for it knows how to put those in
-SWEEPS = "sweeps"  # likewise
+JOBS, SWEEPS = "jobs", "sweeps"  # files that name other presets, which `files.load_job` and `load_sweep` expand
 DETECTOR = "trimaran.probe.detect:detect_cluster"  # by name: spec imports no other room
 
 
@@ -39,7 +38,7 @@ def detect_here() -> Cluster:
 
 
 def text(kind: str, name: str) -> str:
-    """The file of a preset as it stands."""
+    """The content of a preset's file."""
     if name not in names(kind):
         raise Mistake(
             f"There is no preset {name!r} among the {kind}.{did_you_mean(name, names(kind))}"
@@ -49,7 +48,7 @@ def text(kind: str, name: str) -> str:
 
 
 def description(kind: str, name: str) -> str:
-    """The comment at the top of a job or sweep preset; making the Job itself could mean measuring this machine."""
+    """The comment at the top of a job or sweep preset; loading the Job could mean measuring this machine."""
     return text(kind, name).partition("\n")[0].lstrip("# ")
 
 
