@@ -19,11 +19,11 @@ COMMAND = "plan bloom-176b --on jean-zay-a100-80gb --nodes 48 --gbs 2048"
 
 PEAK = """
 import resource
-from trimaran.planner.question import Question, batch_of, with_nodes
+from trimaran.planner.question import Question, make_batch, with_nodes
 from trimaran.planner.ranking import search
 from trimaran.spec import presets
 question = Question(presets.model("sc21-1t"), with_nodes(presets.cluster("selene"), 256), presets.trainer("trimaran"),
-                    batch_of(3072), "bf16")
+                    make_batch(3072), "bf16")
 found = search(question)
 print(found.counts.considered - found.counts.refused, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
@@ -33,14 +33,14 @@ def rate() -> tuple[int, float]:
     """Layouts costed, and the seconds that took: enumeration, time and memory of every one of them."""
     from trimaran.cost.predict import predict
     from trimaran.planner.candidates import blocks
-    from trimaran.planner.question import Question, batch_of
+    from trimaran.planner.question import Question, make_batch
     from trimaran.spec import presets
 
     question = Question(
         presets.model("bloom-176b"),
         presets.cluster("jean-zay-a100-80gb"),
         presets.trainer("trimaran"),
-        batch_of(2048),
+        make_batch(2048),
         "bf16",
     )
     layouts, start = 0, time.perf_counter()

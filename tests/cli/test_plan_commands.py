@@ -75,14 +75,14 @@ def test_plan_in_markdown_is_read_back_by_import(trimaran: Command, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("--nodes", 0), "--nodes is 0, but training needs at least 1 node."),
-        (("--nodes", -3), "--nodes is -3"),
-        (("--gbs", 0), "--gbs is 0, but a step needs at least 1 sample."),
+        (("--nodes", 0), "nodes is 0, but training needs at least 1 node."),
+        (("--nodes", -3), "nodes is -3"),
+        (("--gbs", 0), "gbs is 0, but a step needs at least 1 sample."),
         (("--fix", "tp=0"), "tp is a whole number above 0"),
         (("--fix", "tensor=4"), "names no field of a layout"),
         (("--fix", "zero=4"), "from 0 to 3"),
         (("--fix", "schedule=fast"), "schedule is one of gpipe"),
-        (("--fix", "tp=5"), "--fix tp=5 excludes the last"),
+        (("--fix", "tp=5"), "tp=5 excludes the last"),
         (("--ramp", "32,32"), "START,INCREMENT,SAMPLES"),
         (("--ramp", "3,2,1000"), "never reaches 64 exactly"),
         (("--precision", "fp4"), "one of fp32, fp16, bf16, fp8"),
@@ -105,7 +105,7 @@ def test_a_model_too_large_for_the_nodes_names_the_nodes_it_needs(trimaran: Comm
     ran = trimaran("plan", "gpt3-175b", "--on", "jean-zay-a100-80gb", "--nodes", 1, "--gbs", 512)
     assert ran.code == 2
     assert "GiB" in ran.err
-    needed = int(ran.err.split("--nodes ")[1].rstrip(".\n"))
+    needed = int(ran.err.split("nodes=")[1].rstrip(".\n"))
     assert trimaran("plan", "gpt3-175b", "--on", "jean-zay-a100-80gb", "--nodes", needed, "--gbs", 512).code == 0
 
 

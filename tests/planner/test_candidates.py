@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.planner.candidates import blocks, cuts_excluded, divisors, layout_of
-from trimaran.planner.question import Question, batch_of, fixed_of
+from trimaran.planner.question import Question, make_batch, parse_fix
 from trimaran.spec import Batch, Job, Layout, Model, Ramp, presets
 from trimaran.spec.rules import problems
 from trimaran.spec.trainer import Recompute, Schedule
@@ -149,7 +149,7 @@ def test_every_candidate_is_a_job(
 @given(fix=st.sampled_from(["tp=2", "pp=1,2", "dp=2", "mbs=2", "zero=1", "recompute=full", "sp=true", "nodes=2"]))
 def test_fixing_a_field_leaves_only_such_layouts_and_all_of_them(fix: str) -> None:
     free = small("trimaran", Batch(size=8))
-    fixed = listed(free.replace(fixed=fixed_of([fix])))
+    fixed = listed(free.replace(fixed=parse_fix([fix])))
     name, _, values = fix.partition("=")
     field = {"mbs": "micro_batch", "sp": "sequence_parallel"}.get(name, name)
 
@@ -173,4 +173,4 @@ def test_ways_to_cut_the_devices_are_counted_by_reason() -> None:
         wrong_dp += 6 % tp == 0 and 8 % dp != 0
     assert list(cuts_excluded(question).values()) == [wrong_tp, 0, wrong_dp]
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
-    assert batch_of(64, "32,32,1000").sizes() == (32, 64)
+    assert make_batch(64, "32,32,1000").sizes() == (32, 64)

@@ -1,6 +1,7 @@
 """Days, device-hours and failures, against published values, a simulation and hand computations."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,27 +10,25 @@ from tests.planner.one_by_one import jobs, small_question
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
 from trimaran.planner.estimates import (
-    Estimate,
-    Failures,
+    NodeEstimate,
     Prices,
-    Step,
-    curve,
-    daly_interval_seconds,
     doublings,
-    estimate,
-    expected_goodput,
+    estimate_each,
+    estimate_nodes,
     iterations_for,
     node_counts,
-    reliability,
-    tokens_of,
+    parse_tokens,
 )
-from trimaran.spec import Layout, Mistake, presets
+from trimaran.planner.plan import make_plan
+from trimaran.planner.reliability import Failures, daly_interval_seconds, expected_goodput, reliability
+from trimaran.spec import Mistake, presets
 
 HOUR = 3600.0
-STEP = Step(Layout(dp=8), seconds=10.0, low=9.0, high=12.0, dominant="gemm_efficiency")
+EIGHT = small_question().replace(cluster=presets.cluster("jean-zay-a100-80gb"))  # devices a node
+STEP = replace(make_plan(EIGHT).best, seconds=10.0, seconds_low=9.0, seconds_high=12.0)
 
 
-def made(found: Estimate | None) -> Estimate:
+def made(found: NodeEstimate | None) -> NodeEstimate:
     assert found is not None
     return found
 
@@ -101,24 +100,24 @@ def test_an_estimate_is_this_arithmetic() -> None:
     """300e9 tokens / (2048 x 2048) = 71525.6 steps of 10 s = 8.278 days; 8 devices, 500 W, 2 an hour."""
     steps = iterations_for(300_000_000_000, 2048, 2048)
     assert steps == 71_526
-    found = made(estimate(1, 8, STEP, steps, None, Prices(500.0, 2.0)))
+    found = made(estimate_nodes(1, STEP, steps, None, Prices(500.0, 2.0)))
     assert found.days == pytest.approx(8.27847, rel=1e-5)
     assert found.device_hours == pytest.approx(1589.467, rel=1e-5)
     assert found.energy_mwh == pytest.approx(0.794733, rel=1e-5)
     assert found.cost == pytest.approx(3178.93, rel=1e-5)
     assert (found.days_low, found.days_high) == (pytest.approx(0.9 * found.days), pytest.approx(1.2 * found.days))
-    assert made(estimate(1, 8, STEP, steps, None, Prices())).cost is None
+    assert made(estimate_nodes(1, STEP, steps, None, Prices())).cost is None
 
 
 def test_failures_lengthen_the_days_by_the_goodput() -> None:
-    calm = made(estimate(512, 8, STEP, 1000, None, Prices()))
-    failing = made(estimate(512, 8, STEP, 1000, Failures(5000.0), Prices()))
+    calm = made(estimate_nodes(512, STEP, 1000, None, Prices()))
+    failing = made(estimate_nodes(512, STEP, 1000, Failures(5000.0), Prices()))
     assert failing.days == pytest.approx(calm.days / failing.goodput)
     assert failing.goodput < 1
 
 
 def test_a_machine_that_fails_before_every_checkpoint_never_ends() -> None:
-    assert estimate(12_500, 8, STEP, 1000, Failures(1.0, checkpoint_seconds=600.0), Prices()) is None
+    assert estimate_nodes(12_500, STEP, 1000, Failures(1.0, checkpoint_seconds=600.0), Prices()) is None
 
 
 def test_free_checkpoints_leave_only_the_restarts() -> None:
@@ -141,19 +140,19 @@ def test_node_counts() -> None:
     ("text", "tokens"), [("300B", 300 * 10**9), ("1.4t", 14 * 10**11), ("26e9", 26 * 10**9), ("5000", 5000)]
 )
 def test_sizes_are_read_as_people_write_them(text: str, tokens: int) -> None:
-    assert tokens_of(text) == tokens
+    assert parse_tokens(text) == tokens
 
 
 @pytest.mark.parametrize("text", ["300Bx", "0", "-3B", "", "B", "nan", "inf", "1e99", "3 00B"])
 def test_other_sizes_are_a_mistake(text: str) -> None:
-    with pytest.raises(Mistake, match="--tokens"):
-        tokens_of(text)
+    with pytest.raises(Mistake, match="tokens is"):
+        parse_tokens(text)
 
 
 def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
     """Against every layout of two small node counts, built one by one as Jobs and predicted one by one."""
     asked = small_question()
-    found, without = curve(asked, [1, 2], 10**9, None, Prices())
+    found, without = estimate_each(asked, [1, 2], 10**9, None, Prices())
     assert not without
     for one in found:
         by_job = {
@@ -162,15 +161,15 @@ def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
         }
         assert one.step.seconds == pytest.approx(min(by_job.values()))
         assert by_job[one.step.layout] == pytest.approx(one.step.seconds)
-        assert one.step.low < one.step.seconds < one.step.high
-        assert one.days_low / one.days == pytest.approx(one.step.low / one.step.seconds)
+        assert one.step.seconds_low < one.step.seconds < one.step.seconds_high
+        assert one.days_low / one.days == pytest.approx(one.step.seconds_low / one.step.seconds)
 
 
 def test_a_number_of_nodes_that_cannot_run_says_why() -> None:
     asked = small_question()
     bloom = asked.replace(model=presets.model("bloom-176b"))
-    found, without = curve(bloom, [1], 10**9, None, Prices())
+    found, without = estimate_each(bloom, [1], 10**9, None, Prices())
     assert not found
     assert "GiB" in without[1]
-    _, odd = curve(asked, [37], 10**9, None, Prices())
+    _, odd = estimate_each(asked, [37], 10**9, None, Prices())
     assert "37 nodes" in odd[37]

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from trimaran.cost.predict import interval
 from trimaran.ledger.published import published
 from trimaran.planner.parts import PARTS, parts_of
-from trimaran.planner.question import Question, batch_of, fixed_of, with_nodes
-from trimaran.planner.ranking import distinct, search, ties
-from trimaran.planner.relax import impossible
-from trimaran.planner.why import why
+from trimaran.planner.plan import make_plan, ties
+from trimaran.planner.question import Question, make_batch, parse_fix, with_nodes
+from trimaran.planner.ranking import best_of_each_cut, search
 from trimaran.spec import Mistake, Model, Trial, presets
 
 A100 = presets.cluster("jean-zay-a100-80gb")
@@ -36,15 +35,15 @@ def planned_181b() -> Question:
         model=presets.model("gpt-181b"),
         cluster=with_nodes(A100, 48),
         trainer=presets.trainer("megatron-deepspeed-2022"),
-        batch=batch_of(2048),
+        batch=make_batch(2048),
         precision="fp16",
-        fixed=fixed_of(["recompute=full", "zero=1", "split=even", "sp=false", "nodes=48"]),
+        fixed=parse_fix(["recompute=full", "zero=1", "split=even", "sp=false", "nodes=48"]),
     )
 
 
 def test_the_fastest_layout_measured_is_ranked_first_or_tied_and_what_ran_out_of_memory_is_not_listed() -> None:
     question, trials = planned_181b(), measured_181b()
-    found = distinct(search(question))
+    found = best_of_each_cut(search(question))
     cuts = list(zip(found.rows.dp, found.rows.tp, found.rows.pp, found.rows.mbs, strict=True))
     places = {}
     for trial in trials:
@@ -64,7 +63,7 @@ def test_the_fastest_layout_measured_is_ranked_first_or_tied_and_what_ran_out_of
 
 def small(nodes: int, *fix: str, gbs: int = 64) -> Question:
     cluster = with_nodes(A100, nodes)
-    return Question(SMALL, cluster, presets.trainer("trimaran"), batch_of(gbs), "bf16", fixed=fixed_of(fix))
+    return Question(SMALL, cluster, presets.trainer("trimaran"), make_batch(gbs), "bf16", fixed=parse_fix(fix))
 
 
 @settings(max_examples=15)
@@ -106,7 +105,7 @@ def test_the_parts_of_a_step_sum_to_the_step() -> None:
 
 def test_why_compares_with_another_tensor_width_pipeline_and_micro_batch() -> None:
     question = small(4, "mbs=2")
-    sentences = why(question, distinct(search(question)))
+    sentences = make_plan(question).why
     assert [sentence.split()[0] for sentence in sentences] == ["tp", "pp", "mbs"]
     assert "takes" in sentences[0]
     assert "because it is fixed" in sentences[2]
@@ -115,28 +114,28 @@ def test_why_compares_with_another_tensor_width_pipeline_and_micro_batch() -> No
 @pytest.mark.parametrize(
     ("question", "cause", "remedy"),
     [
-        (small(2, "tp=5"), "--fix tp=5 excludes the last", "--fix tp=4"),
-        (small(2, "tp=4", "mbs=3"), "--fix mbs=3 excludes the last", "--fix mbs="),
+        (small(2, "tp=5"), "tp=5 excludes the last", "works: tp=4"),
+        (small(2, "tp=4", "mbs=3"), "mbs=3 excludes the last", "works: mbs="),
         (
             small(1, "recompute=full", "schedule=zero-bubble", "pp=2"),
             "excludes the last",
-            "The nearest that works: --fix",
+            "The nearest that works: ",
         ),
-        (planned_181b().replace(cluster=with_nodes(A100, 1), fixed={}), "the smallest needs", "--nodes "),
+        (planned_181b().replace(cluster=with_nodes(A100, 1), fixed={}), "the smallest needs", "nodes="),
     ],
 )
 def test_an_impossible_question_is_answered_with_the_cause_and_the_nearest_that_works(
     question: Question, cause: str, remedy: str
 ) -> None:
     assert not len(search(question))
-    said = str(impossible(question))
+    said = make_plan(question).impossible
     assert cause in said
     assert remedy in said
 
 
 def test_the_relaxation_that_is_proposed_works() -> None:
     question = planned_181b().replace(cluster=with_nodes(A100, 1), fixed={})
-    nodes = int(str(impossible(question)).split("--nodes ")[1].rstrip("."))
+    nodes = int(make_plan(question).impossible.split("nodes=")[1].rstrip("."))
     assert not len(search(question.replace(cluster=with_nodes(A100, nodes - 1))))
     assert len(search(question.replace(cluster=with_nodes(A100, nodes))))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trimaran.cost.parameters import total_parameters
-from trimaran.planner.question import Question, batch_of, fixed_of, with_nodes
+from trimaran.planner.question import Question, make_batch, parse_fix, with_nodes
 from trimaran.planner.ranking import search
 from trimaran.planner.shapes import models, ranked
 from trimaran.planner.sizes import fewest_nodes, largest_model, shape
@@ -14,13 +14,13 @@ V100 = presets.cluster("jean-zay-v100-32gb")
 
 
 def asked(model: str = "gpt3-175b", trainer: str = "trimaran", **more: object) -> Question:
-    whole = {"cluster": A100, "precision": "bf16", "batch": batch_of(2048), **more}
+    whole = {"cluster": A100, "precision": "bf16", "batch": make_batch(2048), **more}
     return Question(presets.model(model), trainer=presets.trainer(trainer), **whole)  # type: ignore[arg-type]
 
 
 def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
     """BigScience measured it: at TP 8 a width of 14400 leaves 1800 a device, and lost a quarter of the speed."""
-    question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=fixed_of(["tp=8"]))
+    question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
     shapes = ranked(question, models(200e9, 250880, 2048, [14400, 13824, 14336], [64]), top=20)
     widths = [shaped.model.hidden for shaped in shapes]
     assert set(widths) == {14400, 13824, 14336}
@@ -36,7 +36,7 @@ def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
 
 def test_an_odd_head_dimension_is_slower() -> None:
     """The notes: 13824 with 128 heads, which are 108 wide, was about a third slower."""
-    question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=fixed_of(["tp=8"]))
+    question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
     shapes = ranked(question, models(200e9, 250880, 2048, [13824], [64, 128]), top=10, every_head_count=True)
     each = {shaped.model.heads: shaped.seconds_per_billion for shaped in reversed(shapes)}
     assert each[128] > each[64]
@@ -64,7 +64,7 @@ def test_the_fewest_nodes_for_175b_hold_its_states_and_one_node_less_does_not(cl
     used = fit.question.cluster
     # Weights, gradients and Adam's states are at least 16 bytes a parameter, whatever the layout.
     assert used.devices * used.device.memory_gib * 2**30 >= 16 * total_parameters(fit.question.model)
-    assert (fit.found.rows.devices == used.devices).all()
+    assert (fit.ranking.rows.devices == used.devices).all()
     fewer = fit.question.replace(cluster=with_nodes(used, used.nodes - 1))
     assert not len(search(fewer))
 
@@ -78,7 +78,7 @@ def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> 
     sizes = []
     for nodes in (1, 2, 4):
         fit, too_large = largest_model(asked(cluster=with_nodes(A100, nodes)))
-        assert fit.found.memory_gib[0] <= A100.device.memory_gib
+        assert fit.best.memory_gib <= A100.device.memory_gib
         assert not len(search(fit.question.replace(model=too_large)))
         sizes.append(total_parameters(fit.question.model))
     assert sizes == sorted(sizes)
@@ -89,7 +89,7 @@ def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> 
 def test_on_one_device_the_largest_model_is_found_to_a_layer() -> None:
     """An Adam in one pass keeps 16 bytes a parameter: the two and the gradient's two of bf16, and twelve of fp32."""
     one = presets.cluster("hgx-h200").replace(nodes=1, devices_per_node=1)
-    fit, too_large = largest_model(asked(cluster=one, optimizer="fused-adam", batch=batch_of(1)))
+    fit, too_large = largest_model(asked(cluster=one, optimizer="fused-adam", batch=make_batch(1)))
     assert too_large.layers == fit.question.model.layers + 1
     room = (one.device.memory_gib - one.context_gib) * 2**30 / 16
     assert 0.9 * room < total_parameters(fit.question.model) < room < total_parameters(too_large) * 1.05

@@ -15,7 +15,7 @@ from trimaran.cli.plan import (
 )
 
 if TYPE_CHECKING:
-    from trimaran.planner.sizes import Fit
+    from trimaran.planner.plan import Plan
     from trimaran.spec import Model
 
 
@@ -39,31 +39,27 @@ def fit(
 
     Example: `trimaran fit gpt3-175b --on jean-zay-v100-32gb` or `trimaran fit --on jean-zay-a100-80gb --nodes 1`
     """
-    from trimaran.cli.plan import question
+    from trimaran.planner.question import Question
     from trimaran.planner.sizes import MOST_NODES, fewest_nodes, largest_model
     from trimaran.spec import Mistake
 
     if not 0 < aspect < 1e5:
         raise Mistake(f"--aspect is {aspect:g}, but hidden over layers is a number above 0; GPT-3 has 128.")
-    asked = question(model or "gpt-1b3", on, nodes, gbs, trainer, precision, optimizer, fix)
+    options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
+    asked = Question.of(model or "gpt-1b3", on, gbs, nodes, fix=fix or (), **options)
     if model:
-        found = fewest_nodes(asked, nodes or MOST_NODES)
-        _show(found, None, json)
+        _show(fewest_nodes(asked, nodes or MOST_NODES), None, json)
         return
     like = asked.replace(model=asked.model.replace(vocab=vocab, seq_len=seq))
-    found, too_large = largest_model(like, aspect)
-    _show(found, too_large, json)
+    _show(*largest_model(like, aspect), json)
 
 
-def _show(found: "Fit", too_large: "Model | None", json: bool) -> None:
-    from trimaran.cli.plan import cells, print_layouts, record
+def _show(found: "Plan", too_large: "Model | None", json: bool) -> None:
+    from trimaran.cli.plan import print_layouts
     from trimaran.cli.show import print_json
     from trimaran.cost.parameters import total_parameters
-    from trimaran.planner.ranking import choices, distinct
 
-    asked = found.question
-    chosen = choices(asked, distinct(found.found), 3)
-    best, model = record(asked, chosen, 0), asked.model
+    asked, best, model = found.question, found.best.row(), found.question.model
     parameters, nodes = total_parameters(model), asked.cluster.nodes
     if json:
         answer: dict[str, Any] = {
@@ -87,6 +83,5 @@ def _show(found: "Fit", too_large: "Model | None", json: bool) -> None:
             f" {too_large.layers} x {too_large.hidden} ({total_parameters(too_large) / 1e9:.4g}B) does not fit."
         )
     print(f"There it trains {best['tokens_per_second']:,.0f} tokens per second, a batch of {asked.batch.size}.")
-    rows = [cells(asked, chosen, i) for i in range(len(chosen.found))]
     title = f"The fastest layouts there, {asked.trainer.name}, {asked.precision}, {asked.optimizer}"
-    print_layouts(title, rows)
+    print_layouts(title, [each.cells() for each in found])

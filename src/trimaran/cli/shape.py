@@ -45,7 +45,7 @@ def shape(
     """
     from rich.console import Console
 
-    from trimaran.cli.plan import question
+    from trimaran.planner.question import Question
     from trimaran.planner.shapes import models, ranked
     from trimaran.spec import Mistake
 
@@ -53,7 +53,8 @@ def shape(
         if values and min(values) < 1:
             raise Mistake(f"{name} is {min(values)}, but it counts something, so it is at least 1.")
     fixed = [*(fix or []), *([f"tp={tp}"] if tp is not None else [])]
-    asked = question("gpt-1b3", on, nodes, gbs, trainer, precision, optimizer, fixed)
+    options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
+    asked = Question.of("gpt-1b3", on, gbs, nodes, fix=fixed, **options)
     shapes = models(_size(params), vocab, seq, hidden or (), heads or (), layers or ())
     with Console(stderr=True).status(f"looking at {len(shapes)} shapes"):
         found = ranked(asked, shapes, top, every_head_count=bool(heads))

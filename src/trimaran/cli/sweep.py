@@ -122,16 +122,14 @@ def _asked(
 
 def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: list[str] | None) -> "Sweep":
     """The planner's best as alternatives to the best of them, told by the fields in which they differ."""
-    from trimaran.cli.plan import question
-    from trimaran.planner.ranking import distinct, search
-    from trimaran.planner.relax import impossible
-    from trimaran.spec import Sweep
+    from trimaran.planner.plan import make_plan
+    from trimaran.planner.question import Question
+    from trimaran.spec import Mistake, Sweep
 
-    asked = question(model, on, nodes, gbs, fix=fix)
-    found = search(asked)
-    if not len(found):
-        raise impossible(asked)
-    jobs = [asked.job(distinct(found).layout(i)) for i in range(min(top, len(distinct(found))))]
+    made = make_plan(Question.of(model, on, gbs, nodes, fix=fix or ()), top)
+    if not made:
+        raise Mistake(made.impossible)
+    jobs = [each.job for each in made]
     layouts = [job.layout.to_dict() for job in jobs]
     varying = [name for name in layouts[0] if any(layout[name] != layouts[0][name] for layout in layouts)]
     alternatives = [
@@ -140,7 +138,7 @@ def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: li
     ]
     if len({job.cluster.nodes for job in jobs}) == 1:
         alternatives = [{k: v for k, v in each.items() if k != "cluster.nodes"} for each in alternatives]
-    name = f"{asked.model.name}-best-{len(jobs)}"
+    name = f"{made.question.model.name}-best-{len(jobs)}"
     return Sweep.of({"name": name, "base": jobs[0].model_dump(), "alternatives": alternatives})
 
 

@@ -8,7 +8,7 @@ Layouts that mean the same are listed once: without a pipeline there is one sche
 parallelism no sequence parallelism, and with one replica ZeRO has nothing to shard.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from math import gcd
@@ -29,7 +29,7 @@ SCHEDULE_NAME = {code: name for name, code in SCHEDULE.items()}
 Array = npt.NDArray[Any]
 
 
-class Pipeline(NamedTuple):
+class PipelineCut(NamedTuple):
     pp: int
     virtual: int
     schedule: int
@@ -38,7 +38,7 @@ class Pipeline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
+class CandidateBlock:
     columns: Columns
     allowed: npt.NDArray[np.bool_]  # micro x stages x zero
     refused: int  # layouts in it that a rule about the schedule or ZeRO excludes
@@ -64,7 +64,7 @@ class Block:
         return Columns(**values)
 
 
-def blocks(question: Question, block: int = BLOCK) -> Iterator[Block]:
+def blocks(question: Question, block: int = BLOCK) -> Iterator[CandidateBlock]:
     """All candidates of a question, tensor width by tensor width."""
     sizes = np.array(question.batch.sizes())
     common = reduce(gcd, question.batch.sizes())
@@ -150,6 +150,13 @@ def layout_of(rows: Columns, i: int) -> Layout:
     )
 
 
+def join_columns(parts: Sequence[Columns]) -> Columns:
+    """The rows of several blocks, which agree in precision and optimizer."""
+    values = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Columns)}
+    joined: dict[str, Any] = {n: v[0] if isinstance(v[0], str) else np.concatenate(v) for n, v in values.items()}
+    return Columns(**joined)
+
+
 def tensor_widths(question: Question) -> list[int]:
     model = question.model
     common = gcd(model.heads, model.kv_heads, model.ffn_hidden, model.padded_vocab or 0)
@@ -168,11 +175,11 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def _pipelines(question: Question) -> Iterator[Pipeline]:
+def _pipelines(question: Question) -> Iterator[PipelineCut]:
     model, trainer, fixed = question.model, question.trainer, question.allows
     alone = [s for s in ("1f1b", "gpipe", "zero-bubble") if s in trainer.schedules and fixed("schedule", s)]
     if alone and fixed("pp", 1) and fixed("virtual_stages", 1):
-        yield Pipeline(1, 1, SCHEDULE[alone[0]], not fixed("split", "even"), model.layers)
+        yield PipelineCut(1, 1, SCHEDULE[alone[0]], not fixed("split", "even"), model.layers)
     if model.tied_embeddings and not trainer.ties_embeddings_across_stages:
         return
     for pp in range(2, min(model.layers + 2, question.cluster.devices) + 1):
@@ -190,7 +197,7 @@ def _pipelines(question: Question) -> Iterator[Pipeline]:
                     continue
                 for weighted, layers in splits:
                     if fixed("split", "weighted" if weighted else "even"):
-                        yield Pipeline(pp, virtual, SCHEDULE[schedule], weighted, layers)
+                        yield PipelineCut(pp, virtual, SCHEDULE[schedule], weighted, layers)
 
 
 def _micro(question: Question, tp: int, micro_batches: list[int]) -> Array:
@@ -209,7 +216,7 @@ def _micro(question: Question, tp: int, micro_batches: list[int]) -> Array:
 
 
 def _cuts(question: Question, tp: int, stages: Array, replicas: Array) -> Array:
-    """Every pipeline with every dp that fills whole nodes: the rows of Pipeline, then dp."""
+    """Every pipeline with every dp that fills whole nodes: the rows of PipelineCut, then dp."""
     devices = tp * stages[0][:, None] * replicas[None, :]
     nodes, rest = np.divmod(devices, question.cluster.devices_per_node)
     fits = (rest == 0) & (nodes <= question.cluster.nodes)
@@ -219,7 +226,9 @@ def _cuts(question: Question, tp: int, stages: Array, replicas: Array) -> Array:
     return np.vstack([stages[:, pipeline], replicas[replica]])
 
 
-def _block(question: Question, tp: int, micro: Array, cut: Array, zero: Array, sizes: Array, common: int) -> Block:
+def _block(
+    question: Question, tp: int, micro: Array, cut: Array, zero: Array, sizes: Array, common: int
+) -> CandidateBlock:
     divides, allowed = _allowed(question, micro, cut, zero, sizes, common)
     refused = int(divides.sum()) * len(zero) - int(allowed.sum())
     # Rows and columns in which nothing is allowed are not worth their cost; one stays, for a block is never empty.
@@ -247,7 +256,7 @@ def _block(question: Question, tp: int, micro: Array, cut: Array, zero: Array, s
         "precision": question.precision,
         "optimizer": question.optimizer,
     }
-    return Block(Columns(**values), allowed, refused)
+    return CandidateBlock(Columns(**values), allowed, refused)
 
 
 def _allowed(question: Question, micro: Array, cut: Array, zero: Array, sizes: Array, common: int) -> tuple[Any, Any]:

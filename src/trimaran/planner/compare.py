@@ -2,59 +2,79 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from trimaran.cost.columns import Columns, of_jobs
 from trimaran.cost.predict import predict
 from trimaran.planner.candidates import weighted_as_costed
-from trimaran.planner.question import Question
-from trimaran.planner.ranking import OBJECTIVES, Choices, Counts, Found, choices, rank_of
-from trimaran.planner.why import difference
+from trimaran.planner.plan import Plan, RankedLayout, ranked_layouts
+from trimaran.planner.ranking import OBJECTIVES, Counts, Ranking, rank_of
+from trimaran.planner.why import describe_difference
 from trimaran.spec import Job
-
-BEST, OWN = 0, 1  # places in `pair`
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     job: Job
-    pair: Choices  # the best layout, then the job's own
+    best: RankedLayout
+    own: RankedLayout  # its rank: among the layouts that fit, which it would have if it fitted
     fits: bool
-    rank: int  # among the layouts that fit, which it would have if it fitted
     feasible: int
     difference: str  # the part of a step that it loses most to, and what it wins
 
     @property
     def more(self) -> float:
-        """Its seconds (or whatever is to be small) over those of the best, less one."""
-        score = self.pair.found.score
-        return float(score[OWN] / score[BEST]) - 1
+        """Its seconds (or whatever the objective minimizes) over those of the best, less one."""
+        return self.own.score / self.best.score - 1
 
     @property
     def same(self) -> bool:
-        return self.pair.found.layout(BEST) == self.job.layout
+        return self.best.layout == self.job.layout
 
-    @property
-    def tie(self) -> bool:
-        """Whether the cost model cannot tell it from the best; `ties` looks at the distance, either way."""
-        return bool(self.pair.ties[OWN])
+    def row(self) -> dict[str, Any]:
+        """As `trimaran plan --compare --json` has it."""
+        return {
+            **self.own.row(),
+            "feasible": self.feasible,
+            "fits": self.fits,
+            "more_than_best": self.more,
+            "tie": self.own.tie,
+            "difference": self.difference,
+            "warnings": self.job.warnings(),
+        }
+
+    def __str__(self) -> str:
+        own, device = self.own, self.job.cluster.device
+        said = f"{own.seconds:.2f} s ({own.seconds_low:.1f} to {own.seconds_high:.1f})"
+        if not self.fits:
+            said += f", if it fitted: it needs {own.memory_gib:.1f} GiB, and {device.name} has {device.memory_gib:g}"
+        if self.same:
+            return f"{said}, the best of {self.feasible:,} layouts that fit."
+        more = f"{self.more:.1%} more" if self.more >= 0 else f"{-self.more:.1%} less"
+        said += f", number {own.rank:,} of {self.feasible:,} layouts that fit, {more} than the best; {self.difference}."
+        if own.tie and self.more > 0:
+            said += " It is a tie: the difference is within what the cost model can tell."
+        return said
 
 
-def compared(question: Question, found: Found, job: Job, objective: str = "time") -> Compared:
-    """`found` are the question's layouts, best first; the job's may be one of them or not."""
-    rows = _rows([question.job(found.layout(0)), job])
+def compare(plan: Plan, job: Job) -> Comparison:
+    """The job's layout may be one of the plan's or not; it is costed beside the best either way."""
+    question, objective = plan.question, plan.objective
+    rows = _rows([plan.best.job, job])
     predicted = predict(rows, question.cluster, question.trainer)
     seconds, gib = np.broadcast_to(predicted.seconds, (2,)), np.broadcast_to(predicted.memory_gib, (2,))
     score = OBJECTIVES[objective](seconds, gib, rows.devices)
-    pair = Found(rows, seconds, gib, np.broadcast_to(score, (2,)), Counts())
-    return Compared(
+    pair = Ranking(rows, seconds, gib, np.broadcast_to(score, (2,)), Counts())
+    best, own = ranked_layouts(question, pair, objective)
+    return Comparison(
         job=job,
-        pair=choices(question, pair, 2, objective),
-        fits=bool(np.broadcast_to(predicted.fits, (2,))[OWN]),
-        rank=rank_of(question, float(pair.score[OWN]), objective),
-        feasible=found.counts.feasible,
-        difference=difference(question, pair, OWN),
+        best=best,
+        own=replace(own, layout=job.layout, rank=rank_of(question, float(pair.score[1]), objective)),
+        fits=bool(np.broadcast_to(predicted.fits, (2,))[1]),
+        feasible=plan.counts.feasible,
+        difference=describe_difference(question, pair, 1),
     )
 
 

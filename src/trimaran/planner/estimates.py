@@ -1,95 +1,25 @@
-"""How long a whole training takes, and what it costs: the step's seconds, made into days with failures in them.
-
-Failures of N nodes are a Poisson process of rate N / MTBF. A checkpoint stops the training; a failure loses the work
-since the last one and costs a restart, which may fail too.
-"""
+"""Estimate: how long a whole training takes and what it costs on each number of nodes, failures included."""
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from trimaran.cost.predict import interval
+from trimaran.planner.plan import RankedLayout, ranked_layouts
 from trimaran.planner.question import Question
 from trimaran.planner.ranking import search
-from trimaran.spec import Cluster, Layout, Mistake
+from trimaran.planner.relax import explain_impossible
+from trimaran.planner.reliability import Failures, Reliability, reliability
+from trimaran.planner.tables import data_frame, html_table, short_layout, short_number, text_table
+from trimaran.spec import Cluster, Mistake
+
+if TYPE_CHECKING:
+    import pandas
 
 MOST_DEVICES = 100_000
 MOST_TOKENS = 10**18
-NEVER = 1e-6  # goodput below which a run is said never to end
-
-
-@dataclass(frozen=True)
-class Failures:
-    node_mtbf_hours: float
-    checkpoint_seconds: float = 60.0
-    restart_seconds: float = 600.0
-
-    def mtbf_seconds(self, nodes: int) -> float:
-        """Of the whole job: any node's failure stops it."""
-        return self.node_mtbf_hours * 3600 / nodes
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """What failures do to one job. Goodput: useful time over wall time."""
-
-    mtbf_hours: float
-    checkpoint_every_minutes: float  # of training between two checkpoints
-    checkpoint_share: float  # of the wall time, writing checkpoints that count
-    lost_share: float  # of the wall time, work and checkpoints done again, and restarts
-    goodput: float
-
-
-def daly_interval_seconds(checkpoint_seconds: float, mtbf_seconds: float) -> float:
-    """Training time between checkpoints that ends a run soonest.
-
-    J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future Generation Computer
-    Systems 22 (2006) 303-312: sqrt(2dM)·(1 + sqrt(d/2M)/3 + (d/2M)/9) - d for d < 2M, else M. The restart's
-    length does not change it. Its leading term is J. W. Young's (CACM 17, 1974): sqrt(2dM).
-    """
-    d, m = checkpoint_seconds, mtbf_seconds
-    if d >= 2 * m:
-        return m
-    ratio = d / (2 * m)
-    return math.sqrt(2 * d * m) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - d
-
-
-def expected_goodput(
-    interval_seconds: float, checkpoint_seconds: float, restart_seconds: float, mtbf_seconds: float
-) -> float:
-    """Useful over wall time, exactly, for Poisson failures that may also strike checkpoints and restarts.
-
-    Daly's complete cost function: a segment of t training and d checkpoint takes M·e^(R/M)·(e^((t+d)/M) - 1).
-    """
-    m = mtbf_seconds
-    exponent = (interval_seconds + checkpoint_seconds) / m
-    if exponent + restart_seconds / m > 700:  # e^700: no segment ever ends
-        return 0.0
-    return interval_seconds / (m * math.exp(restart_seconds / m) * math.expm1(exponent))
-
-
-def reliability(nodes: int, failures: Failures) -> Reliability:
-    mtbf = failures.mtbf_seconds(nodes)
-    checkpoint = failures.checkpoint_seconds
-    # A free checkpoint would be written all the time; then only restarts remain.
-    every = daly_interval_seconds(max(checkpoint, 1e-3), mtbf)
-    goodput = expected_goodput(every, checkpoint, failures.restart_seconds, mtbf)
-    checkpoints = goodput * checkpoint / every
-    return Reliability(mtbf / 3600, every / 60, checkpoints, 1 - goodput - checkpoints, goodput)
-
-
-@dataclass(frozen=True)
-class Step:
-    """The best layout on so many nodes: seconds of an iteration, their interval, and what it is wide for."""
-
-    layout: Layout
-    seconds: float
-    low: float
-    high: float
-    dominant: str
+LEAST_GOODPUT = 1e-6  # below which a run never ends
 
 
 @dataclass(frozen=True)
@@ -99,10 +29,12 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class NodeEstimate:
+    """A whole training on one number of nodes, in the fastest layout that uses all of them."""
+
     nodes: int
     devices: int
-    step: Step
+    step: RankedLayout
     iterations: int
     failures: Reliability | None
     days: float
@@ -114,7 +46,114 @@ class Estimate:
 
     @property
     def goodput(self) -> float:
+        """Useful time over wall time."""
         return self.failures.goodput if self.failures else 1.0
+
+    def row(self) -> dict[str, Any]:
+        """As `trimaran estimate --json` has it."""
+        return {
+            "nodes": self.nodes,
+            "devices": self.devices,
+            "layout": self.step.layout.to_dict(),
+            "seconds_per_iteration": self.step.seconds,
+            "seconds_low": self.step.seconds_low,
+            "seconds_high": self.step.seconds_high,
+            "dominant_uncertainty": self.step.uncertain_most_about,
+            "iterations": self.iterations,
+            "days": self.days,
+            "days_low": self.days_low,
+            "days_high": self.days_high,
+            "device_hours": self.device_hours,
+            "energy_mwh": self.energy_mwh,
+            "cost": self.cost,
+            "goodput": self.goodput,
+            "failures": None if self.failures is None else asdict(self.failures),
+        }
+
+    def cells(self) -> dict[str, str]:
+        """The row as tables show it, by column; without energy, cost or failures where they are not known."""
+        cells = {
+            "nodes": str(self.nodes),
+            "devices": f"{self.devices:,}",
+            "layout": short_layout(self.step.layout),
+            "sec/it": f"{self.step.seconds:.4g}",
+            "days": short_number(self.days),
+            "80 % interval": f"{short_number(self.days_low)} to {short_number(self.days_high)}",
+            "device-hours": f"{self.device_hours:,.0f}",
+        }
+        if self.energy_mwh is not None:
+            cells["MWh"] = short_number(self.energy_mwh)
+        if self.cost is not None:
+            cells["cost"] = f"{self.cost:,.0f}"
+        if self.failures:
+            cells["goodput"] = f"{self.goodput:.1%}"
+            cells["fails every"] = f"{short_number(self.failures.mtbf_hours)} h"
+            cells["checkpoint every"] = f"{short_number(self.failures.checkpoint_every_minutes)} min"
+        return cells
+
+
+@dataclass(frozen=True, repr=False)
+class Estimate:
+    """Days, device-hours, energy and cost of a whole training, for each number of nodes that can run it."""
+
+    question: Question
+    tokens: int
+    nodes: tuple[NodeEstimate, ...]  # by number of nodes
+    impossible: Mapping[int, str]  # numbers of nodes that cannot run it, and why
+    notes: tuple[str, ...]
+
+    @property
+    def fastest(self) -> NodeEstimate:
+        return min(self.nodes, key=lambda one: one.days)
+
+    @property
+    def cheapest(self) -> NodeEstimate:
+        """Of the fewest device-hours."""
+        return min(self.nodes, key=lambda one: one.device_hours)
+
+    @property
+    def title(self) -> str:
+        asked = self.question
+        return (
+            f"{asked.model.name} on {asked.cluster.name}: {self.tokens / 1e9:g}B tokens in"
+            f" {self.nodes[0].iterations:,} steps of {asked.batch.size}, by {asked.trainer.name} in {asked.precision}"
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each number of nodes, with the keys of `estimates` in `trimaran estimate --json`."""
+        return [one.row() for one in self.nodes]
+
+    def frame(self) -> "pandas.DataFrame":
+        """The rows as a pandas DataFrame; the layout's fields are columns such as `layout.tp`."""
+        return data_frame(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `trimaran estimate --json` prints."""
+        asked = self.question
+        return {
+            "model": asked.model.name,
+            "cluster": asked.cluster.name,
+            "trainer": asked.trainer.name,
+            "precision": asked.precision,
+            "gbs": asked.batch.size,
+            "tokens": self.tokens,
+            "estimates": self.rows(),
+            "impossible": [{"nodes": nodes, "why": why} for nodes, why in self.impossible.items()],
+            "notes": list(self.notes),
+        }
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        cells = [one.cells() for one in self.nodes]
+        return list(cells[0]), [list(row.values()) for row in cells]
+
+    def _said(self) -> list[str]:
+        return [*(f"{nodes} nodes: {why}." for nodes, why in self.impossible.items()), *self.notes]
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, text_table(*self.table(), left=(2,)), *self._said()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, *self.table(), left=(2,), notes=self._said())
 
 
 def iterations_for(tokens: int, batch: int, seq_len: int) -> int:
@@ -122,56 +161,58 @@ def iterations_for(tokens: int, batch: int, seq_len: int) -> int:
     return -(-tokens // (batch * seq_len))
 
 
-def estimate(
-    nodes: int, devices_per_node: int, step: Step, iterations: int, failures: Failures | None, prices: Prices
-) -> Estimate | None:
-    """None where failures come so often that the run never ends."""
+def estimate_nodes(
+    nodes: int, step: RankedLayout, iterations: int, failures: Failures | None, prices: Prices
+) -> NodeEstimate | None:
+    """None where failures are so frequent that the run never ends."""
     failing = reliability(nodes, failures) if failures else None
     goodput = failing.goodput if failing else 1.0
-    if goodput < NEVER:
+    if goodput < LEAST_GOODPUT:
         return None
     days = iterations * step.seconds / 86400 / goodput
-    devices = nodes * devices_per_node
+    devices = nodes * step.question.cluster.devices_per_node
     device_hours = days * 24 * devices
     watts, price = prices.watts_per_device, prices.per_device_hour
-    return Estimate(
+    return NodeEstimate(
         nodes=nodes,
         devices=devices,
         step=step,
         iterations=iterations,
         failures=failing,
         days=days,
-        days_low=days * step.low / step.seconds,
-        days_high=days * step.high / step.seconds,
+        days_low=days * step.seconds_low / step.seconds,
+        days_high=days * step.seconds_high / step.seconds,
         device_hours=device_hours,
         energy_mwh=None if watts is None else device_hours * watts / 1e6,
         cost=None if price is None else device_hours * price,
     )
 
 
-def tokens_of(text: str) -> int:
-    """'300B', '1.4T', '26e9' or '300000000000' as a number of tokens."""
+def parse_tokens(given: str | float) -> int:
+    """'300B', '1.4T', '26e9', 26e9 or 300000000000 as a number of tokens."""
+    text = str(given) if isinstance(given, str) else f"{given:.0f}"
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d{1,2})?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
     tokens = round(float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")) if match else 0
     if not 0 < tokens <= MOST_TOKENS:
-        raise Mistake(f"--tokens is {text!r}, but it is a number above zero such as 300B, 1.4T or 26000000000.")
+        raise Mistake(f"tokens is {given!r}, but it is a number above zero such as 300B, 1.4T or 26000000000.")
     return tokens
 
 
-def node_counts(text: str, cluster: Cluster) -> list[int]:
-    """'8,16,32' as given, else doublings up to the cluster's own nodes."""
-    if not text:
+def node_counts(given: str | int | Sequence[int], cluster: Cluster) -> list[int]:
+    """'8,16,32' or [8, 16, 32] as given, else doublings up to the cluster's own nodes."""
+    if not given and given != 0:
         return doublings(cluster.nodes)
-    parts = [part.strip() for part in text.strip(", ").split(",")]
+    listed = given.strip(", ").split(",") if isinstance(given, str) else [given] if isinstance(given, int) else given
+    parts = [str(part).strip() for part in listed]
     wrong = next((part for part in parts if not part.isdecimal() or int(part) < 1), None)
     if wrong is not None:
-        raise Mistake(f"--nodes has {wrong!r}, but it lists numbers of nodes above zero, such as 8,16,32.")
+        raise Mistake(f"nodes has {wrong!r}, but it lists numbers of nodes above zero, such as 8,16,32.")
     counts = sorted({int(part) for part in parts})
     if counts[-1] * cluster.devices_per_node > MOST_DEVICES:
         most = MOST_DEVICES // cluster.devices_per_node
         raise Mistake(
             f"{counts[-1]:,} nodes of {cluster.devices_per_node} are more than {MOST_DEVICES:,} devices,"
-            f" beyond what this model of failures and networks can say; at most {most:,} nodes."
+            f" beyond what this model of failures and networks can predict; at most {most:,} nodes."
         )
     return counts
 
@@ -184,20 +225,11 @@ def doublings(most: int) -> list[int]:
     return counts if counts[-1] == most else [*counts, most]
 
 
-def on_nodes(question: Question, counts: Sequence[int]) -> Question:
-    """The same question with exactly one of these numbers of nodes."""
-    cluster = question.cluster.model_copy(update={"nodes": max(counts)})
-    return question.replace(cluster=cluster, fixed={**question.fixed, "nodes": frozenset(counts)})
-
-
-def best_step(question: Question, nodes: int) -> Step | str:
+def best_on(question: Question, nodes: int) -> RankedLayout | str:
     """The fastest layout that uses exactly so many nodes, or why there is none."""
-    found = search(on_nodes(question, [nodes]), keep=1)
+    found = search(question.on_nodes(nodes), keep=1)
     if len(found):
-        best = found.take(np.array([0]))
-        range_ = interval(best.rows, question.cluster, question.trainer)
-        low, high = float(range_.low[0]), float(range_.high[0])
-        return Step(best.layout(0), float(best.seconds[0]), low, high, range_.dominant[0])
+        return ranked_layouts(question, found.take(slice(1)))[0]
     if found.counts.memory:
         has = question.cluster.device.memory_gib
         return f"does not fit: the leanest layout needs {found.least_memory_gib:.1f} GiB of {has:g}"
@@ -206,27 +238,73 @@ def best_step(question: Question, nodes: int) -> Step | str:
 
 def _nearest_below(question: Question, nodes: int) -> str:
     """The most nodes, fewer than these, that some layout fills."""
-    free = question.replace(fixed={name: values for name, values in question.fixed.items() if name != "nodes"})
-    found = search(free.replace(cluster=question.cluster.model_copy(update={"nodes": nodes})), keep=1)
+    found = search(question.on_nodes(nodes).without("nodes"), keep=1)
     if not len(found):
         return ""
     return f", but one fills {int(found.rows.devices.max()) // question.cluster.devices_per_node}"
 
 
-def curve(
+def make_estimate(
+    question: Question,
+    tokens: str | float = "300B",
+    nodes: str | int | Sequence[int] = "",
+    *,
+    watts: float | None = None,
+    price: float | None = None,
+    mtbf_hours: float | None = None,
+    checkpoint_seconds: float = 60.0,
+    restart_minutes: float = 10.0,
+) -> Estimate:
+    """The fastest layout of each number of nodes, made into days; `trimaran.estimate` says what is what."""
+    given = {"watts": watts, "price": price, "mtbf_hours": mtbf_hours}
+    may_be_zero = {"checkpoint_seconds": checkpoint_seconds, "restart_minutes": restart_minutes}
+    for name, value in {**given, **may_be_zero}.items():
+        if value is not None and not (0 < value < math.inf or (name in may_be_zero and value == 0)):
+            least = "at least" if name in may_be_zero else "above"
+            raise Mistake(f"{name} is {value:g}, but it must be {least} zero and finite.")
+    wanted, counts = parse_tokens(tokens), node_counts(nodes, question.cluster)
+    failures = None if mtbf_hours is None else Failures(mtbf_hours, checkpoint_seconds, restart_minutes * 60)
+    device = question.cluster.device
+    prices = Prices(device.power_watts if watts is None else watts, price)
+    found, impossible = estimate_each(question, counts, wanted, failures, prices)
+    if not found and mtbf_hours is not None and all("never ends" in why for why in impossible.values()):
+        raise Mistake(
+            f"With {mtbf_hours:g} hours between failures of a node, {counts[0]} nodes fail every"
+            f" {mtbf_hours * 60 / counts[0]:.3g} minutes, too often to reach a checkpoint: this run never ends."
+            " Fewer nodes, shorter checkpoints or shorter restarts are needed."
+        )
+    if not found:
+        raise Mistake(explain_impossible(question.on_nodes(*counts)))
+    made = Estimate(question, wanted, tuple(found), impossible, ())
+    notes = [f"Soonest: {made.fastest.nodes} nodes, {short_number(made.fastest.days)} days."]
+    if made.cheapest is not made.fastest:
+        more = made.fastest.device_hours / made.cheapest.device_hours
+        notes.append(f"Fewest device-hours: {made.cheapest.nodes} nodes; the soonest uses {more:.3g} times as many.")
+    widest = made.fastest.step.uncertain_most_about
+    notes.append(f"The interval holds 80 % of measurements; most of it is {widest}.")
+    if watts is None and device.power_watts is not None:
+        notes.append(
+            f"Energy: {device.power_watts:g} W a device, the {device.name}'s own maximum (watts overrides it);"
+            " hosts, network and cooling are not in it."
+        )
+    if failures is None:
+        notes.append("No failures are assumed; the MTBF of a node (mtbf_hours) adds them.")
+    return replace(made, notes=tuple(notes))
+
+
+def estimate_each(
     question: Question, counts: Sequence[int], tokens: int, failures: Failures | None, prices: Prices
-) -> tuple[list[Estimate], dict[int, str]]:
+) -> tuple[list[NodeEstimate], dict[int, str]]:
     """An estimate for every number of nodes that can run, and why the others cannot."""
     iterations = iterations_for(tokens, question.batch.size, question.model.seq_len)
-    estimates, without = list[Estimate](), dict[int, str]()
+    estimates, impossible = list[NodeEstimate](), dict[int, str]()
     for nodes in counts:
-        step = best_step(question, nodes)
+        step = best_on(question, nodes)
+        one = None if isinstance(step, str) else estimate_nodes(nodes, step, iterations, failures, prices)
         if isinstance(step, str):
-            without[nodes] = step
-            continue
-        one = estimate(nodes, question.cluster.devices_per_node, step, iterations, failures, prices)
-        if one is None:
-            without[nodes] = "fails too often to reach a checkpoint: this run never ends"
+            impossible[nodes] = step
+        elif one is None:
+            impossible[nodes] = "fails too often to reach a checkpoint: this run never ends"
         else:
             estimates.append(one)
-    return estimates, without
+    return estimates, impossible

@@ -1,14 +1,14 @@
-"""Ramp-up schedules made by hand: what they would take, and why the planner's is faster."""
+"""Ramp-up schedules written by hand: what they would take, and why the planner's is faster."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trimaran.planner.ramping import Choice, Phase, Schedule, Stretch
+from trimaran.planner.ramp import Phase, PhaseCost, RampSchedule, Stretch
 from trimaran.spec import Mistake
 
 
 @dataclass(frozen=True)
-class Stage:
+class HandStage:
     """A line of a schedule: from this batch on, so many nodes and this micro batch (and this cut, if given)."""
 
     nodes: int
@@ -28,59 +28,60 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class ByHand:
+class HandSchedule:
     """None where some batch cannot run at all. `passed_over`: stages that never run, and why."""
 
-    schedule: Schedule | None
+    schedule: RampSchedule | None
     passed_over: tuple[str, ...]
 
 
-def parse_stages(text: str) -> tuple[Stage, ...]:
+def parse_stages(text: str) -> tuple[HandStage, ...]:
     """'16:32:1,16:64:2' or, with tp and pp, '16:32:1:1:2'."""
     stages = []
     for part in text.split(","):
         numbers = part.strip().split(":")
         if len(numbers) not in (3, 5) or not all(n.isdecimal() and int(n) > 0 for n in numbers):
             raise Mistake(
-                f"{part.strip()!r} is no stage of a schedule: give nodes:batch:micro batch, such as 16:32:1,"
+                f"{part.strip()!r} is not a stage of a schedule: give nodes:batch:micro batch, such as 16:32:1,"
                 " or nodes:batch:micro batch:tp:pp, such as 16:32:1:1:2."
             )
-        stages.append(Stage(*(int(n) for n in numbers)))
+        stages.append(HandStage(*(int(n) for n in numbers)))
     batches = [stage.batch for stage in stages]
     if batches != sorted(set(batches)):
         raise Mistake(f"The schedule's batches are {batches}, but each stage must begin at a larger one.")
     return tuple(stages)
 
 
-def by_hand(
-    stages: Sequence[Stage],
+def cost_hand_schedule(
+    stages: Sequence[HandStage],
     run: Sequence[Phase],
-    held: Callable[[Stage, Sequence[Phase]], Schedule | None],
-    why_not: Callable[[Stage, int], str],
+    schedule_for: Callable[[HandStage, Sequence[Phase]], RampSchedule | None],
+    why_not: Callable[[HandStage, int], str],
     switch_hours: float,
-) -> ByHand:
-    """A stage holds from its batch to the next one's, with the best layout it allows (`held`). One that has no layout
-    for all batches on the way is passed over: the stage before it stays. `why_not`: why it cannot run a batch."""
+) -> HandSchedule:
+    """A stage runs from its batch to the next one's, in the best layout it allows (`schedule_for`). A stage that has no
+    layout for all batches on the way is passed over, and the one before it continues. `why_not`: why it cannot run a
+    batch."""
     passed_over, stretches, end = list[str](), list[Stretch](), len(run)
     for i, stage in reversed(list(enumerate(stages))):
         begin = 0 if i == 0 else next((n for n, phase in enumerate(run) if phase.batch >= stage.batch), end)
         if begin >= end:
             passed_over.append(f"{stage} never begins")
             continue
-        unchanged = held(stage, run[begin:end])
+        unchanged = schedule_for(stage, run[begin:end])
         if unchanged is None:
-            stuck = next((phase.batch for phase in run[begin:end] if held(stage, [phase]) is None), None)
+            stuck = next((phase.batch for phase in run[begin:end] if schedule_for(stage, [phase]) is None), None)
             batches = f"batches {run[begin].batch} to {run[end - 1].batch}"
             cause = why_not(stage, stuck) if stuck else f"no one layout runs all {batches}"
             passed_over.append(f"{stage} is passed over: {cause}")
             continue
         stretches += unchanged.stretches
         end = begin
-    whole = Schedule(tuple(reversed(stretches)), switch_hours) if end == 0 else None
-    return ByHand(whole, tuple(reversed(passed_over)))
+    whole = RampSchedule(tuple(reversed(stretches)), switch_hours) if end == 0 else None
+    return HandSchedule(whole, tuple(reversed(passed_over)))
 
 
-def ramp_loss(best: Schedule, other: Schedule) -> float:
+def ramp_loss(best: RampSchedule, other: RampSchedule) -> float:
     """Share by which the batches below the full one take longer, without switches."""
     full = best.by_phase()[-1][0].batch
     ramps = [sum(p.iterations * c.seconds for p, c in s.by_phase() if p.batch < full) for s in (best, other)]
@@ -88,7 +89,7 @@ def ramp_loss(best: Schedule, other: Schedule) -> float:
 
 
 @dataclass(frozen=True)
-class Loss:
+class StretchLoss:
     """What one stretch of a schedule loses against the best one, and what is different where it is slowest."""
 
     stretch: Stretch
@@ -97,11 +98,11 @@ class Loss:
     why: str
 
 
-def losses(best: Schedule, other: Schedule) -> list[Loss]:
+def losses(best: RampSchedule, other: RampSchedule) -> list[StretchLoss]:
     ours = dict(best.by_phase())
     found = []
     for stretch in other.stretches:
-        pairs = [(p, ours[p], theirs) for p, theirs in zip(stretch.phases, stretch.choices, strict=True)]
+        pairs = [(p, ours[p], theirs) for p, theirs in zip(stretch.phases, stretch.costs, strict=True)]
         takes = sum(p.iterations * mine.seconds for p, mine, _ in pairs) / 3600
         phase, mine, theirs = max(pairs, key=lambda pair: pair[2].seconds / pair[1].seconds)
         slower = theirs.seconds / mine.seconds - 1
@@ -111,18 +112,18 @@ def losses(best: Schedule, other: Schedule) -> list[Loss]:
             if same
             else f"at batch {phase.batch} {slower:+.0%}: {'; '.join(_differences(phase, mine, theirs))}"
         )
-        found.append(Loss(stretch, stretch.hours - takes, stretch.hours / takes - 1, why))
+        found.append(StretchLoss(stretch, stretch.hours - takes, stretch.hours / takes - 1, why))
     return found
 
 
-def reason(best: Schedule, other: Schedule) -> str:
+def main_loss(best: RampSchedule, other: RampSchedule) -> str:
     """Of the stretch that loses most, or the switches."""
     worst = max(losses(best, other), key=lambda loss: loss.hours)
     switches = (len(other.stretches) - len(best.stretches)) * best.switch_hours
     return "its switches" if switches > max(worst.hours, 0.0) else worst.why
 
 
-def _differences(phase: Phase, ours: Choice, theirs: Choice) -> list[str]:
+def _differences(phase: Phase, ours: PhaseCost, theirs: PhaseCost) -> list[str]:
     a, b = ours.configuration, theirs.configuration
     found = []
     count = phase.batch // (b.layout.dp * b.layout.micro_batch)

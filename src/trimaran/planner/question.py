@@ -1,24 +1,30 @@
-"""Question: what a planner is asked. A model, a cluster of at most so many nodes, a batch, and what is fixed."""
+"""Question: what the planner is asked. A model, a cluster of at most so many nodes, a batch, and what is fixed."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 from trimaran.cost.setups import precision_of
 from trimaran.spec import Batch, Cluster, Job, Layout, Mistake, Model, Ramp, Setup, TrainerProfile, rules
 from trimaran.spec.cluster import Precision
+from trimaran.spec.files import load_cluster, load_model, load_trainer
 from trimaran.spec.mistake import did_you_mean
 from trimaran.spec.trainer import Optimizer, Recompute, Schedule
 
-NUMBERS = ("nodes", "dp", "tp", "pp", "mbs", "virtual_stages", "zero")
-WORDS: dict[str, tuple[str, ...]] = {
+INTEGER_FIELDS = ("nodes", "dp", "tp", "pp", "mbs", "virtual_stages", "zero")
+NAMED_VALUES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(Schedule),
     "recompute": get_args(Recompute),
     "split": ("even", "weighted"),
     "sequence_parallel": ("true", "false"),
 }
-SHORT = {"micro_batch": "mbs", "virtual": "virtual_stages", "sp": "sequence_parallel"}
+ALIASES = {"micro_batch": "mbs", "virtual": "virtual_stages", "sp": "sequence_parallel"}
+
+Objective = Literal["time", "tokens-per-device-hour", "memory"]
+Fix = Mapping[str, Any] | Iterable[str]  # {"tp": 8, "mbs": [1, 2]}, or "tp=8" and "mbs=1,2" as on the command line
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,53 @@ class Question:
     optimizer: Optimizer = "adam"
     fixed: Mapping[str, frozenset[Any]] = field(default_factory=dict)  # field -> the only values allowed
 
-    def replace(self, **changes: Any) -> "Question":
+    @classmethod
+    def of(
+        cls,
+        model: str | Path | Model,
+        on: str | Path | Cluster,
+        gbs: int | Batch,
+        nodes: int | None = None,
+        *,
+        ramp: str | tuple[int, int, int] | Ramp = "",
+        fix: Fix = (),
+        trainer: str | Path | TrainerProfile = "",
+        precision: str = "",
+        optimizer: str = "",
+    ) -> Self:
+        """From preset names, files or the objects themselves; an empty string is the default."""
+        for given, name, known in ((precision, "precision", Precision), (optimizer, "optimizer", Optimizer)):
+            if given and given not in get_args(known):
+                raise Mistake(f"{name} is {given!r}, but it is one of {', '.join(get_args(known))}.")
+        cluster = with_nodes(_loaded("on", on, Cluster, load_cluster), nodes)
+        return cls(
+            model=_loaded("model", model, Model, load_model),
+            cluster=cluster,
+            trainer=_loaded("trainer", trainer or "trimaran", TrainerProfile, load_trainer),
+            batch=make_batch(gbs, ramp),
+            precision=cast(Precision, precision) if precision else default_precision(cluster),
+            optimizer=cast(Optimizer, optimizer or "adam"),
+            fixed=parse_fix(fix),
+        )
+
+    @classmethod
+    def of_job(cls, job: Job, nodes: int | None = None, fix: Fix = ()) -> Self:
+        """Everything of a job but its layout; its own nodes are the most, unless more are offered."""
+        cluster = with_nodes(job.cluster, nodes)
+        return cls(job.model, cluster, job.trainer, job.batch, job.precision, job.optimizer, parse_fix(fix))
+
+    def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
 
-    def without(self, name: str) -> "Question":
+    def fixing(self, **values: Iterable[Any]) -> Self:
+        """With these fields restricted to these values, whatever was fixed before."""
+        return replace(self, fixed={**self.fixed, **{name: frozenset(allowed) for name, allowed in values.items()}})
+
+    def on_nodes(self, *counts: int) -> Self:
+        """With exactly one of these numbers of nodes."""
+        return replace(self, cluster=with_nodes(self.cluster, max(counts))).fixing(nodes=counts)
+
+    def without(self, name: str) -> Self:
         return replace(self, fixed={key: values for key, values in self.fixed.items() if key != name})
 
     def allows(self, name: str, value: Any) -> bool:
@@ -55,7 +104,7 @@ class Question:
         )
 
     def check(self) -> None:
-        """What no layout can mend, said before any is tried."""
+        """Raise for what no layout can fix, before any is tried."""
         bare = Job.model_construct(
             model=self.model,
             cluster=self.cluster,
@@ -69,52 +118,71 @@ class Question:
             raise Mistake(problem)
 
 
-def usual_precision(cluster: Cluster) -> Precision:
-    """What one trains in where nothing is said: the same as a measured row that does not say."""
+def _loaded(name: str, given: Any, kind: type[S], load: Callable[[str], S]) -> S:
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, str | Path):
+        raise Mistake(f"{name} is {given!r}, but it is a preset's name, a file or a {kind.__name__}.")
+    return load(str(given))
+
+
+def default_precision(cluster: Cluster) -> Precision:
+    """The same as for a measured row that does not say."""
     return precision_of(Setup(), cluster)
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
     if nodes is None:
         return cluster
-    if nodes < 1:
-        raise Mistake(f"--nodes is {nodes}, but training needs at least 1 node.")
+    if not _is_integer(nodes) or nodes < 1:
+        raise Mistake(f"nodes is {nodes!r}, but training needs at least 1 node.")
     return cluster.model_copy(update={"nodes": nodes})
 
 
-def batch_of(size: int, ramp: str = "") -> Batch:
-    """'32,32,1000000' is a ramp-up as Megatron writes it: start, increment, samples."""
-    if size < 1:
-        raise Mistake(f"--gbs is {size}, but a step needs at least 1 sample.")
+def make_batch(size: int | Batch, ramp: str | tuple[int, int, int] | Ramp = "") -> Batch:
+    """`ramp`: a batch ramp-up as Megatron writes it (start, increment, samples), also as text: '32,32,1000000'."""
+    if isinstance(size, Batch):
+        if ramp:
+            raise Mistake(f"ramp is {ramp!r}, but the batch given is complete; give the ramp-up in the Batch.")
+        return size
+    if not _is_integer(size) or size < 1:
+        raise Mistake(f"gbs is {size!r}, but a step needs at least 1 sample.")
     if not ramp:
         return Batch(size=size)
-    numbers = re.split(r"[,\s]+", ramp.strip())
-    if len(numbers) != 3 or not all(number.isdigit() and int(number) for number in numbers):
-        raise Mistake(f"--ramp is {ramp!r}, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625.")
-    start, increment, samples = map(int, numbers)
-    return Batch.of({"size": size, "ramp": Ramp(start=start, increment=increment, samples=samples)}, "The batch")
+    if not isinstance(ramp, Ramp):
+        numbers = re.split(r"[,\s]+", ramp.strip()) if isinstance(ramp, str) else [str(number) for number in ramp]
+        if len(numbers) != 3 or not all(number.isdigit() and int(number) for number in numbers):
+            raise Mistake(f"ramp is {ramp!r}, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625.")
+        start, increment, samples = map(int, numbers)
+        ramp = Ramp(start=start, increment=increment, samples=samples)
+    return Batch.of({"size": size, "ramp": ramp}, "The batch")
 
 
-def fixed_of(texts: Iterable[str]) -> dict[str, frozenset[Any]]:
-    """'tp=4', 'mbs=2,4', 'recompute=full' as allowed values; the same field twice allows both."""
+def parse_fix(fix: Fix) -> dict[str, frozenset[Any]]:
+    """{'tp': 4, 'mbs': [2, 4]}, or 'tp=4', 'mbs=2,4' as the command line has it; a field twice allows both."""
+    texts = [fix] if isinstance(fix, str) else fix
+    pairs = texts.items() if isinstance(texts, Mapping) else [str(text).partition("=")[::2] for text in texts]
     fixed: dict[str, frozenset[Any]] = {}
-    for text in texts:
-        given, _, listed = text.partition("=")
-        name = SHORT.get(given.strip(), given.strip())
-        known = (*NUMBERS, *WORDS)
+    for given, values in pairs:
+        text, name = f"{given}={values}", ALIASES.get(str(given).strip(), str(given).strip())
+        known = (*INTEGER_FIELDS, *NAMED_VALUES)
         if name not in known:
-            raise Mistake(f"--fix {text!r} names no field of a layout.{did_you_mean(name, known)}")
-        values = [_value(name, value.strip(), text) for value in listed.split(",")]
-        fixed[name] = fixed.get(name, frozenset()) | frozenset(values)
+            raise Mistake(f"fix {text!r} names no field of a layout.{did_you_mean(name, known)}")
+        listed = values.split(",") if isinstance(values, str) else values if isinstance(values, Iterable) else [values]
+        fixed[name] = fixed.get(name, frozenset()) | {_parse_value(name, str(value).strip(), text) for value in listed}
     return fixed
 
 
-def _value(name: str, value: str, text: str) -> Any:
-    if name in WORDS:
-        if value.lower() not in WORDS[name]:
-            raise Mistake(f"--fix {text!r}: {name} is one of {', '.join(WORDS[name])}.")
+def _parse_value(name: str, value: str, text: str) -> Any:
+    if name in NAMED_VALUES:
+        if value.lower() not in NAMED_VALUES[name]:
+            raise Mistake(f"fix {text!r}: {name} is one of {', '.join(NAMED_VALUES[name])}.")
         return value.lower() == "true" if name == "sequence_parallel" else value.lower()
-    smallest = 0 if name == "zero" else 1
-    if not value.isdigit() or int(value) < smallest or (name == "zero" and int(value) > 3):
-        raise Mistake(f"--fix {text!r}: {name} is a whole number {'from 0 to 3' if name == 'zero' else 'above 0'}.")
+    least, most = (0, 3) if name == "zero" else (1, float("inf"))
+    if not value.isdecimal() or not least <= int(value) <= most:
+        raise Mistake(f"fix {text!r}: {name} is a whole number {'from 0 to 3' if name == 'zero' else 'above 0'}.")
     return int(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

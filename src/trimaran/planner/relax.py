@@ -1,28 +1,28 @@
-"""When no layout exists: which constraint excludes the last ones, and the nearest that leaves some."""
+"""When no layout exists: which constraint excludes the last ones, and the nearest value of one that leaves some."""
 
 from math import log
 from typing import Any
 
 from trimaran.planner.candidates import layout_of
 from trimaran.planner.question import Question
-from trimaran.planner.ranking import Found, search
-from trimaran.spec import Batch, Mistake
+from trimaran.planner.ranking import Ranking, search
+from trimaran.spec import Batch
 
-DOUBLINGS = 8  # of the nodes or the batch, before we say that neither helps
+DOUBLINGS = 8  # of the nodes or the batch that are tried as a remedy
 
 
-def impossible(question: Question) -> Mistake:
-    """The sentence for a question without an answer."""
+def explain_impossible(question: Question) -> str:
+    """The cause and a remedy, for a question that no layout answers."""
     where = f"{question.model.name} on up to {question.cluster.nodes} nodes of {question.cluster.name}"
-    return Mistake(f"No layout trains {where}: {_cause(question)} {_remedy(question)}")
+    return f"No layout trains {where}: {_cause(question)} {_remedy(question)}"
 
 
 def _cause(question: Question) -> str:
-    """Constraints are put on one after the other; the one that leaves nothing is the cause."""
+    """Constraints are added one after the other; the one that leaves nothing is the cause."""
     bare = question.replace(fixed={})
     found = search(bare, keep=1)
     if not len(found):
-        return _physics(bare, found)
+        return _cause_without_constraints(bare, found)
     before = found.counts.feasible
     for name, values in question.fixed.items():
         bare = bare.replace(fixed={**bare.fixed, name: values})
@@ -30,10 +30,10 @@ def _cause(question: Question) -> str:
         if not left:
             return f"{_fix(name, values)} excludes the last {before:,} layouts."
         before = left
-    raise AssertionError("impossible() was asked about a question that has an answer")
+    raise AssertionError("this question has an answer")
 
 
-def _physics(question: Question, found: Found) -> str:
+def _cause_without_constraints(question: Question, found: Ranking) -> str:
     counts, device = found.counts, question.cluster.device
     if counts.memory:
         return (
@@ -51,21 +51,21 @@ def _physics(question: Question, found: Found) -> str:
 
 
 def _remedy(question: Question) -> str:
-    loosened = [nearest for name in question.fixed if (nearest := _nearest(question, name))]
-    if loosened:
-        _, text = min(loosened)
+    relaxed = [nearest for name in question.fixed if (nearest := _nearest(question, name))]
+    if relaxed:
+        _, text = min(relaxed)
         return f"The nearest that works: {text}."
     if question.fixed and len(search(question.replace(fixed={}), keep=1)):
-        return "No single --fix is to blame; without any of them there are layouts."
+        return "No single fixed field is the cause; without any of them there are layouts."
     bare = question.replace(fixed={})
     for factor in (2**power for power in range(1, DOUBLINGS + 1)):
         more = bare.cluster.model_copy(update={"nodes": question.cluster.nodes * factor})
         found = search(bare.replace(cluster=more), "nodes", keep=1)
         if len(found):
             nodes = int(found.rows.devices[0]) // more.devices_per_node
-            return f"The nearest that works: --nodes {nodes}."
+            return f"The nearest that works: nodes={nodes}."
         if bare.batch.ramp is None and len(search(bare.replace(batch=Batch(size=bare.batch.size * factor)), keep=1)):
-            return f"The nearest that works: --gbs {bare.batch.size * factor}."
+            return f"The nearest that works: gbs={bare.batch.size * factor}."
     if bare.batch.ramp is not None and len(search(bare.replace(batch=Batch(size=bare.batch.size)), keep=1)):
         return "Without the ramp-up there are layouts."
     return f"Neither {2**DOUBLINGS} times the nodes nor {2**DOUBLINGS} times the batch helps."
@@ -83,7 +83,7 @@ def _nearest(question: Question, name: str) -> tuple[float, str] | None:
     return best
 
 
-def _value(found: Found, i: int, name: str, per_node: int) -> Any:
+def _value(found: Ranking, i: int, name: str, per_node: int) -> Any:
     layout = layout_of(found.rows, i)
     if name == "nodes":
         return layout.devices // per_node
@@ -91,11 +91,11 @@ def _value(found: Found, i: int, name: str, per_node: int) -> Any:
 
 
 def _distance(value: Any, given: Any) -> float:
-    """In doublings for numbers; another word is one step away."""
+    """In doublings for numbers; another name is at distance 1."""
     if isinstance(value, str) or isinstance(given, bool):
         return float(value != given)
     return abs(log((value + 0.5) / (given + 0.5), 2))
 
 
 def _fix(name: str, values: Any) -> str:
-    return f"--fix {name}={','.join(str(value).lower() for value in sorted(values))}"
+    return f"{name}={','.join(str(value).lower() for value in sorted(values))}"

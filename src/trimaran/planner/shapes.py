@@ -12,7 +12,7 @@ from trimaran.cost.parameters import layer_parameters, total_parameters
 from trimaran.cost.time import fused_softmax
 from trimaran.planner.candidates import divisors
 from trimaran.planner.question import Question
-from trimaran.planner.ranking import Found, search
+from trimaran.planner.ranking import Ranking, search
 from trimaran.spec import Mistake, Model
 
 TOLERANCE = 0.05  # of the target size
@@ -44,7 +44,7 @@ class Argument:
 @dataclass(frozen=True)
 class Shaped:
     question: Question  # with this shape as its model
-    found: Found
+    found: Ranking
     parameters: int
     arguments: tuple[Argument, ...]
 
@@ -112,7 +112,7 @@ def ranked(question: Question, shapes: Sequence[Model], top: int, every_head_cou
     return sorted(shaped, key=lambda shape: shape.seconds_per_billion)[:top]
 
 
-def arguments(question: Question, found: Found) -> tuple[Argument, ...]:
+def arguments(question: Question, found: Ranking) -> tuple[Argument, ...]:
     """Tiles, waves, head dimension, softmax and vocabulary of a shape in its best layout."""
     model, rows = question.model, found.rows.take(np.array([0]))
     layout = found.layout(0)

@@ -1,12 +1,12 @@
 """What fits: the fewest nodes that train a model, and the largest model that trains on some nodes."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trimaran.planner.plan import Plan, make_plan
 from trimaran.planner.question import Question, with_nodes
-from trimaran.planner.ranking import Found, search
+from trimaran.planner.ranking import search
 from trimaran.spec import Mistake, Model
 
 ASPECT = 128  # hidden over layers in the GPT-3 family: 4096/32, 5120/40, 12288/96
@@ -14,18 +14,11 @@ HEAD = 128
 STEP = 4  # of layers and heads, so that pipelines and tensor widths of 4 divide, and of 8 every other time
 MOST_NODES = 2**14
 MOST_LAYERS = 4096
+SHOWN = 3  # layouts in the answer
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A model that trains on so many nodes, and how: rows are sorted, the fastest layout first."""
-
-    question: Question
-    found: Found
-
-
-def fewest_nodes(question: Question, most: int = MOST_NODES) -> Fit:
-    """The smallest number of nodes with any layout that fits, and the fastest layout there."""
+def fewest_nodes(question: Question, most: int = MOST_NODES) -> Plan:
+    """The fastest layouts on the smallest number of nodes that has any."""
     question.check()
     nodes, least = 1, float("inf")
     while nodes <= most:
@@ -33,7 +26,7 @@ def fewest_nodes(question: Question, most: int = MOST_NODES) -> Fit:
         if len(found):
             enough = int(found.rows.devices[0]) // question.cluster.devices_per_node
             there = question.replace(cluster=with_nodes(question.cluster, enough))
-            return Fit(there, search(there))
+            return make_plan(there, SHOWN)
         least = min(least, found.least_memory_gib)
         nodes = most if nodes < most < 2 * nodes else 2 * nodes
     device = question.cluster.device
@@ -51,12 +44,12 @@ def shape(layers: int, aspect: float = ASPECT, step: int = STEP, **more: Any) ->
     return Model.of({"name": f"{hidden}x{layers}", "layers": layers, "hidden": hidden, "heads": heads, **more})
 
 
-def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Fit, Model]:
-    """The deepest shape of this aspect that fits, and the next one, which does not.
+def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Plan, Model]:
+    """The plan of the deepest shape of this aspect that fits, and the next shape, which does not.
 
-    Asked with the smallest memory a layout can have (micro batch 1, full recompute where that is not fixed otherwise);
-    depth is found by doubling and halving, then a few steps on, since what divides is not monotonous. On one device
-    nothing need divide.
+    Whether a depth fits is decided with the least memory a layout can need (micro batch 1 and full recompute, unless
+    fixed otherwise). Depth is found by doubling and bisection, then a few steps further, since divisibility is not
+    monotonic. On a single device nothing needs to be divisible.
     """
     like, step = question.model, 1 if question.cluster.devices == 1 else STEP
     more = {"step": step, "vocab": like.vocab, "seq_len": like.seq_len}
@@ -82,4 +75,4 @@ def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Fit, Mode
             f" {question.cluster.name} with a batch of {question.batch.size}."
         )
     there = question.replace(model=shape(low, aspect, **more))
-    return Fit(there, search(there)), shape(high, aspect, **more)
+    return make_plan(there, SHOWN), shape(high, aspect, **more)

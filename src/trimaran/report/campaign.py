@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from trimaran.ledger.audit import Finding
-from trimaran.planner.question import Question
-from trimaran.planner.ranking import Choices, Found
+from trimaran.planner.plan import Plan
 from trimaran.spec import Job, Trial
 
 
@@ -47,16 +46,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What the planner answers to the same question."""
-
-    asked: Question
-    found: Found  # the best of each dp, tp, pp and micro batch
-    chosen: Choices
-    why: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Campaign:
     name: str
     about: str  # who ran it, on what, with what
@@ -64,7 +53,7 @@ class Campaign:
     best: frozenset[str]  # ids: the fastest of each model
     comparable: tuple[Row, ...]  # of one model and batch, measured, the fastest first: the answer is the first of them
     job: Job | None  # of the fastest, where enough is known
-    planned: Planned | None
+    plan: Plan | None  # the planner's answer to the same question
     findings: tuple[Finding, ...]
     commands: tuple[str, ...]  # that do all this again
 

@@ -12,16 +12,14 @@ from trimaran.ledger.query import Condition
 from trimaran.ledger.reading import Reading
 from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
+from trimaran.planner.plan import Plan, make_plan
 from trimaran.planner.question import Question
-from trimaran.planner.ranking import choices, distinct, search
-from trimaran.planner.why import why
-from trimaran.report.campaign import Campaign, Expected, Planned, Row
+from trimaran.report.campaign import Campaign, Expected, Row
 from trimaran.report.jobs import job_of
 from trimaran.report.rows import expected_of, rows_of
 from trimaran.report.words import layout_words
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Trial
 
-TOP = 10  # layouts of the plan
 TABLES = ("published.csv",)  # BigScience, Fugaku and Megatron-LM; vTrain's rows are of one kind and too many to read
 
 Tell = Callable[[str], None]
@@ -65,10 +63,10 @@ def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
 def of_job(job: Job, tell: Tell) -> list[Campaign]:
     """Before anything was run: the planner's best layouts, and the job's own among them, as trials to come."""
     tell(f"planning {job.name}")
-    planned = _planned(job)
-    if planned is None:
+    plan = _plan(job)
+    if plan is None:
         raise Mistake(f"No layout of {job.name} fits {job.cluster.name}; `trimaran fit` says what would.")
-    jobs = [planned.asked.job(planned.chosen.found.layout(i)) for i in range(len(planned.chosen.found))]
+    jobs = [each.job for each in plan]
     jobs += [job] if job.layout not in [each.layout for each in jobs] else []
     own = f"{job.name}, as it is"
     trials = [_to_come(each, own if each.layout == job.layout else layout_words(each.layout)) for each in jobs]
@@ -81,7 +79,7 @@ def of_job(job: Job, tell: Tell) -> list[Campaign]:
             best=frozenset((rows[0].trial.id,)),
             comparable=tuple(rows),
             job=rows[0].trial.job,
-            planned=planned,
+            plan=plan,
             findings=(),
             commands=(),
         )
@@ -132,7 +130,7 @@ def _campaign(
         best=_best(rows),
         comparable=comparable,
         job=job,
-        planned=_planned(job) if job else None,
+        plan=_plan(job) if job else None,
         findings=findings,
         commands=commands,
     )
@@ -177,10 +175,6 @@ def _about(trials: Sequence[Trial]) -> str:
     return said + (f"; models of {sizes}" if sizes else "")
 
 
-def _planned(job: Job) -> Planned | None:
-    """The same question without the layout."""
-    asked = Question(job.model, job.cluster, job.trainer, job.batch, job.precision, job.optimizer)
-    found = distinct(search(asked))
-    if not len(found):
-        return None
-    return Planned(asked, found, choices(asked, found, TOP), tuple(why(asked, found)))
+def _plan(job: Job) -> Plan | None:
+    """The same question without the layout; None where no layout fits."""
+    return make_plan(Question.of_job(job)) or None

@@ -124,20 +124,16 @@ def _filters(header: tuple[str, ...], rows: list[list[Cell]]) -> list[dict[str, 
 
 
 def _plan(campaign: Campaign) -> list[dict[str, Any]]:
-    planned = campaign.planned
-    if planned is None:
-        return []
-    found, off = planned.chosen.found, planned.chosen.interval
     return [
         {
-            "layout": words.layout_words(found.layout(i)),
-            "nodes": found.layout(i).devices // planned.asked.cluster.devices_per_node,
-            "seconds": float(found.seconds[i]),
-            "low": float(off.low[i]),
-            "high": float(off.high[i]),
-            "memory": float(found.memory_gib[i]),
-            "limited": planned.chosen.parts.limiting(i),
-            "tie": bool(planned.chosen.ties[i]) and i > 0,
+            "layout": words.layout_words(each.layout),
+            "nodes": each.nodes,
+            "seconds": each.seconds,
+            "low": each.seconds_low,
+            "high": each.seconds_high,
+            "memory": each.memory_gib,
+            "limited": each.limited_by,
+            "tie": each.tie and each.rank > 1,
         }
-        for i in range(len(found))
+        for each in campaign.plan or ()
     ]

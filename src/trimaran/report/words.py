@@ -3,7 +3,7 @@
 from statistics import mean
 
 from trimaran.cost.predict import COVERAGE
-from trimaran.planner.explained import explained, number
+from trimaran.planner.explained import explained
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.jobs import job_of
 from trimaran.spec import Layout
@@ -51,8 +51,8 @@ def why(campaign: Campaign) -> list[str]:
     if campaign.job is not None:
         made = explained(campaign.job)
         said.append(f"By the cost model it is limited by {made.parts.limiting(0)}; its bubble is {made.bubble:.1%}.")
-    if campaign.planned is not None and _is_pick(campaign):
-        said.append("It is what the planner picks. " + " ".join(campaign.planned.why))
+    if campaign.plan is not None and _is_pick(campaign):
+        said.append("It is what the planner picks. " + " ".join(campaign.plan.why))
     return said
 
 
@@ -81,8 +81,8 @@ def sure(campaign: Campaign) -> list[str]:
             f"The cost model is off by {mean(errors):.1%} in the mean over the {len(errors)} rows here, and"
             f" {mean(inside):.0%} lie inside its {COVERAGE:.0%} interval."
         )
-    if campaign.planned is not None:
-        ties = int(campaign.planned.chosen.ties.sum())
+    if campaign.plan is not None:
+        ties = 1 + len(campaign.plan.ties)
         said.append(
             f"The plan cannot tell its first {ties} layouts apart."
             if ties > 1
@@ -93,18 +93,17 @@ def sure(campaign: Campaign) -> list[str]:
 
 def next_step(campaign: Campaign) -> str | None:
     """The planner's pick, where it was not tried and is predicted to be faster."""
-    planned, winner = campaign.planned, campaign.winner
-    if planned is None or winner is None or winner.expected is None or _is_pick(campaign):
+    plan, winner = campaign.plan, campaign.winner
+    if plan is None or winner is None or winner.expected is None or _is_pick(campaign):
         return None
-    pick, seconds = planned.found.layout(0), float(planned.found.seconds[0])
+    pick, seconds = plan.best.layout, plan.best.seconds
     gain = 1 - seconds / winner.expected.seconds
     if gain < WORTH_TRYING or _was_tried(campaign, pick):
         return None
-    low, high = number(planned.chosen.interval.low), number(planned.chosen.interval.high)
     return (
         f"The plan's pick was not tried: {layout_words(pick)} is predicted at {seconds:.4g} s"
-        f" ({low:.4g} to {high:.4g}), {gain:.0%} less than the {winner.expected.seconds:.4g} s"
-        " predicted for the fastest measured."
+        f" ({plan.best.seconds_low:.4g} to {plan.best.seconds_high:.4g}), {gain:.0%} less than the"
+        f" {winner.expected.seconds:.4g} s predicted for the fastest measured."
     )
 
 
@@ -118,9 +117,9 @@ def layout_words(layout: Layout) -> str:
 
 def _is_pick(campaign: Campaign) -> bool:
     """Whether the fastest measured has the cut, micro batch and recompute of the plan's first."""
-    if campaign.planned is None or campaign.job is None:
+    if campaign.plan is None or campaign.job is None:
         return False
-    return _cut(campaign.planned.found.layout(0)) == _cut(campaign.job.layout)
+    return _cut(campaign.plan.best.layout) == _cut(campaign.job.layout)
 
 
 def _was_tried(campaign: Campaign, pick: Layout) -> bool:

@@ -1,6 +1,7 @@
 """YAML and JSON files: a Job or a part of it, where any part may be the name of a preset, or a preset with changes."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from trimaran.spec.job import Job
 from trimaran.spec.mistake import Mistake, did_you_mean
 from trimaran.spec.model import Model, drop_derived
 from trimaran.spec.sweep import Sweep
+from trimaran.spec.trainer import TrainerProfile
 
 PARTS = {"model": "models", "cluster": "clusters", "trainer": "trainers"}
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -64,6 +66,10 @@ def load_cluster(name_or_path: str) -> Cluster:
     return cast(Cluster, _load("clusters", name_or_path))
 
 
+def load_trainer(name_or_path: str) -> TrainerProfile:
+    return cast(TrainerProfile, _load("trainers", name_or_path))
+
+
 def expand_preset(kind: str, value: Any) -> Any:
     """The name of a preset or file, or a mapping with such a name as `preset` and changes to it, becomes a mapping of
     all fields; other values stay as they are."""
@@ -111,9 +117,17 @@ def save(spec: Spec, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """A reader, or a crash in between, finds the old file or the new one, never half of it."""
+    target = path.resolve()  # a link is kept, and what it names replaced
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        path.write_text(text, "utf-8")
+        if target.exists() and not target.is_file():  # such as /dev/stdout
+            target.write_text(text, "utf-8")
+            return
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, target)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 

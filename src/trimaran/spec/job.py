@@ -1,5 +1,6 @@
 """Job: everything needed to plan, run, export or compare one training run. A Job that exists is valid."""
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, model_validator
@@ -77,6 +78,15 @@ class Job(Spec):
         layers = stage_layers(self.model.layers, self.layout)
         assert layers is not None  # problems() refused such a Job
         return layers
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole Job as YAML, or as JSON if the name ends so; `trimaran.load` reads it back equal.
+
+        >>> job.save("job.yaml")
+        """
+        from trimaran.spec.files import save  # it reads Jobs
+
+        save(self, Path(path))
 
     def warnings(self) -> list[str]:
         from trimaran.spec.rules import warnings

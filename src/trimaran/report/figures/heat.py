@@ -21,10 +21,9 @@ def micro_batches(campaign: Campaign) -> Figure | None:
 
 
 def _heat(campaign: Campaign, x: str, y: str, x_name: str, y_name: str, title: str) -> Figure | None:
-    planned = campaign.planned
-    if planned is None:
+    if campaign.plan is None:
         return None
-    found = planned.found
+    found = campaign.plan.ranking
     cells: dict[tuple[int, int], float] = {}
     for column, row, seconds in zip(getattr(found.rows, x), getattr(found.rows, y), found.seconds, strict=True):
         key = int(column), int(row)

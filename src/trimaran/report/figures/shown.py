@@ -22,7 +22,7 @@ def shown(campaign: Campaign) -> list[tuple[str, Explained, Trial | None]]:
         short = row.label if row.trial.source.kind == "run" else layout_of(row.trial)
         taken = any(label == short for label, _, _ in found)
         found.append((row.label if taken else short, explained(job), row.trial))
-    planned = campaign.planned
-    if planned is not None and planned.found.layout(0) not in seen:
-        found.append((PICK, explained(planned.asked.job(planned.found.layout(0))), None))
+    plan = campaign.plan
+    if plan is not None and plan.best.layout not in seen:
+        found.append((PICK, explained(plan.best.job), None))
     return found

@@ -1,11 +1,11 @@
 """A batch ramp-up: which nodes and which layout for each batch, and when changing them is worth the restart.
 
-A small batch feeds few replicas, so a run that ramps up wants to grow. Every change costs a restart, so it does not
-want to change at every step. Dynamic programming over (batches of the ramp) x (configurations) finds the soonest end.
+A small batch feeds few replicas, so more nodes pay off as the batch grows; but every change costs a restart. Dynamic
+programming over (batches of the ramp) x (configurations) finds the schedule that ends first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trimaran.cost.columns import Columns
 from trimaran.cost.predict import predict
-from trimaran.planner.candidates import blocks, layout_of
+from trimaran.planner.candidates import blocks, join_columns, layout_of
 from trimaran.planner.question import Question
 from trimaran.spec import Batch, Layout, Mistake, Ramp
 
@@ -46,7 +46,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PhaseCost:
     """A configuration at one batch: seconds of an iteration, and the share of it in which a stage waits."""
 
     configuration: Configuration
@@ -55,12 +55,12 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Choices:
-    """Configurations that can run one batch: the same number means the same one at every batch."""
+class PhaseOptions:
+    """Configurations that can run one phase; an id means the same configuration in every phase."""
 
     ids: Ids
     seconds: Seconds
-    read: Callable[[int], Choice]  # by position
+    read: Callable[[int], PhaseCost]  # by position
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Stretch:
     """Consecutive phases on one configuration."""
 
     phases: tuple[Phase, ...]
-    choices: tuple[Choice, ...]  # one a phase, all of one configuration
+    costs: tuple[PhaseCost, ...]  # one a phase, all of one configuration
 
     @property
     def configuration(self) -> Configuration:
-        return self.choices[0].configuration
+        return self.costs[0].configuration
 
     @property
     def hours(self) -> float:
-        both = zip(self.phases, self.choices, strict=True)
-        return sum(phase.iterations * choice.seconds for phase, choice in both) / 3600
+        both = zip(self.phases, self.costs, strict=True)
+        return sum(phase.iterations * cost.seconds for phase, cost in both) / 3600
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RampSchedule:
     stretches: tuple[Stretch, ...]
     switch_hours: float  # of one switch
 
@@ -102,11 +102,33 @@ class Schedule:
             yield now, stretch
             now += stretch.hours + self.switch_hours
 
-    def by_phase(self) -> list[tuple[Phase, Choice]]:
-        return [pair for s in self.stretches for pair in zip(s.phases, s.choices, strict=True)]
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary for each stretch, as `trimaran ramp --json` has them."""
+        return [
+            {
+                "nodes": s.configuration.nodes,
+                "from_batch": s.phases[0].batch,
+                "to_batch": s.phases[-1].batch,
+                "from_sample": s.phases[0].first_sample,
+                "to_sample": s.phases[-1].end_sample,
+                "iterations": sum(phase.iterations for phase in s.phases),
+                "start_hours": start,
+                "hours": s.hours,
+                "seconds_first": s.costs[0].seconds,
+                "seconds_last": s.costs[-1].seconds,
+                "bubble_first": s.costs[0].bubble,
+                "bubble_last": s.costs[-1].bubble,
+                "micro_batch": s.configuration.layout.micro_batch,
+                "layout": s.configuration.layout.to_dict(),
+            }
+            for start, s in self.starts()
+        ]
+
+    def by_phase(self) -> list[tuple[Phase, PhaseCost]]:
+        return [pair for s in self.stretches for pair in zip(s.phases, s.costs, strict=True)]
 
 
-def phases(batch: Batch, samples: int) -> list[Phase]:
+def ramp_phases(batch: Batch, samples: int) -> list[Phase]:
     """Every batch size that is in force for some iteration until `samples` are consumed, by Megatron's rule."""
     found, consumed = [], 0
     while consumed < samples:
@@ -130,36 +152,35 @@ def _iterations_at(batch: Batch, consumed: int, size: int, at_most: int) -> int:
     return low
 
 
-def practical(question: Question) -> Question:
-    """Without layouts that only multiply the search: tensor parallelism far across nodes, micro batches so large that
-    no matrix product gains any more, more than 4 chunks a stage. What the user fixed stays as it is."""
-    widest = max(8, question.cluster.devices_per_node)
-    limits = {
-        "tp": range(1, widest + 1),
+def practical_only(question: Question) -> Question:
+    """Without layouts that only lengthen the search: tensor parallelism far across nodes, micro batches so large that
+    no GEMM gains any more, more than 4 chunks a stage. What the user fixed stays as it is."""
+    limits: dict[str, Iterable[int]] = {
+        "tp": range(1, max(8, question.cluster.devices_per_node) + 1),
         "mbs": range(1, max(1, MOST_TOKENS // question.model.seq_len) + 1),
         "virtual_stages": (1, 2, 4),
     }
-    return question.replace(fixed={**{name: frozenset(values) for name, values in limits.items()}, **question.fixed})
+    return question.replace(fixed={}).fixing(**{**limits, **question.fixed})
 
 
-def choices_for(
+def options_for(
     question: Question,
     run: Sequence[Phase],
     switch_hours: float,
-    watched: Callable[[Sequence[Phase]], Iterable[Phase]] = iter,
-) -> list[Choices]:
-    """What can run each phase on at most the cluster's nodes and could be part of the best schedule.
+    progress: Callable[[Sequence[Phase]], Iterable[Phase]] = iter,
+) -> list[PhaseOptions]:
+    """The configurations that can run each phase and could be part of the best schedule.
 
     No best schedule uses a configuration that loses more in one phase than switching away and back costs.
     """
     rows = [
         _rows(question.replace(batch=Batch(size=phase.batch)), 2 * switch_hours * 3600 / phase.iterations)
-        for phase in watched(run)
+        for phase in progress(run)
     ]
     keys = [np.column_stack([getattr(columns, name) for name in KEY]).astype(np.int64) for columns, _, _ in rows]
     return [
-        Choices(ids, seconds, _reader(question, columns, seconds, bubbles))
-        for ids, (columns, seconds, bubbles) in zip(numbered(keys), rows, strict=True)
+        PhaseOptions(ids, seconds, _reader(question, columns, seconds, bubbles))
+        for ids, (columns, seconds, bubbles) in zip(number_rows(keys), rows, strict=True)
     ]
 
 
@@ -179,7 +200,7 @@ def _rows(question: Question, slack_seconds: float) -> tuple[Columns, Seconds, S
     seconds = np.concatenate([part[1] for part in parts])
     bubbles = np.concatenate([part[2] for part in parts])
     kept = seconds <= best + slack_seconds
-    return _joined([part[0] for part in parts]).take(kept), seconds[kept], bubbles[kept]
+    return join_columns([part[0] for part in parts]).take(kept), seconds[kept], bubbles[kept]
 
 
 class NoLayout(Mistake):
@@ -190,38 +211,30 @@ class NoLayout(Mistake):
         super().__init__(f"No layout runs batch {question.batch.size}.")
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
-    joined: dict[str, Any] = {}
-    for field in fields(Columns):
-        values = [getattr(part, field.name) for part in parts]
-        joined[field.name] = values[0] if isinstance(values[0], str) else np.concatenate(values)
-    return Columns(**joined)
-
-
-def _reader(question: Question, columns: Columns, seconds: Seconds, bubbles: Seconds) -> Callable[[int], Choice]:
-    def read(at: int) -> Choice:
+def _reader(question: Question, columns: Columns, seconds: Seconds, bubbles: Seconds) -> Callable[[int], PhaseCost]:
+    def read(at: int) -> PhaseCost:
         layout = layout_of(columns, at)
         nodes = layout.devices // question.cluster.devices_per_node
-        return Choice(Configuration(nodes, layout), float(seconds[at]), float(bubbles[at]))
+        return PhaseCost(Configuration(nodes, layout), float(seconds[at]), float(bubbles[at]))
 
     return read
 
 
-def numbered(keys: Sequence[npt.NDArray[Any]]) -> list[Ids]:
-    """The same number for the same row of key columns in every phase."""
+def number_rows(keys: Sequence[npt.NDArray[Any]]) -> list[Ids]:
+    """The same id for the same row of key columns in every phase."""
     rows = np.concatenate(keys)
-    flat = np.ravel_multi_index(tuple(rows.T), tuple(rows.max(axis=0) + 1))  # one number a row sorts fast
+    flat = np.ravel_multi_index(tuple(rows.T), tuple(rows.max(axis=0) + 1))  # sorting one integer a row is fast
     _, ids = np.unique(flat, return_inverse=True)
     edges = np.cumsum([len(key) for key in keys])[:-1]
     return [part.astype(np.int64) for part in np.split(ids.reshape(-1), edges)]
 
 
-def soonest(run: Sequence[Phase], choices: Sequence[Choices], switch_hours: float) -> Schedule:
+def best_schedule(run: Sequence[Phase], options: Sequence[PhaseOptions], switch_hours: float) -> RampSchedule:
     """The schedule that ends first."""
-    ids = [c.ids for c in choices]
-    hours = [phase.iterations * c.seconds / 3600 for phase, c in zip(run, choices, strict=True)]
+    ids = [o.ids for o in options]
+    hours = [phase.iterations * o.seconds / 3600 for phase, o in zip(run, options, strict=True)]
     positions = cheapest_path(ids, hours, switch_hours)
-    return _schedule(run, [c.read(at) for c, at in zip(choices, positions, strict=True)], switch_hours)
+    return _schedule(run, [o.read(at) for o, at in zip(options, positions, strict=True)], switch_hours)
 
 
 def cheapest_path(ids: Sequence[Ids], hours: Sequence[Seconds], switch_hours: float) -> list[int]:
@@ -248,7 +261,7 @@ def cheapest_path(ids: Sequence[Ids], hours: Sequence[Seconds], switch_hours: fl
     return path[::-1]
 
 
-def single(question: Question, run: Sequence[Phase], switch_hours: float) -> Schedule | None:
+def best_unchanged(question: Question, run: Sequence[Phase], switch_hours: float) -> RampSchedule | None:
     """The best configuration that runs every batch of the run unchanged, or None."""
     spanning = question.replace(batch=_spanning(question.batch, run))
     try:
@@ -264,8 +277,8 @@ def single(question: Question, run: Sequence[Phase], switch_hours: float) -> Sch
     return _schedule(run, found, switch_hours) if seconds < inf else None
 
 
-def _unchanged(question: Question, run: Sequence[Phase], slack_seconds: float) -> tuple[list[Choice], float]:
-    """The best, over the run, of the layouts within a slack of the fastest in its last phase; and its seconds."""
+def _unchanged(question: Question, run: Sequence[Phase], slack_seconds: float) -> tuple[list[PhaseCost], float]:
+    """Of the layouts within a slack of the fastest in the last phase, the best over the whole run; and its seconds."""
     rows, _, _ = _rows(question, slack_seconds)
     total = np.zeros(len(rows.dp))
     for phase in run:
@@ -280,18 +293,18 @@ def _unchanged(question: Question, run: Sequence[Phase], slack_seconds: float) -
 
 
 def _spanning(batch: Batch, run: Sequence[Phase]) -> Batch:
-    """A batch whose sizes are those of the run, so that the rules are put to all of them."""
+    """A batch whose sizes are those of the run, so that the rules are checked for all of them."""
     first, last = run[0].batch, run[-1].batch
     if batch.ramp is None or first == last:
         return Batch(size=last)
     return Batch(size=last, ramp=Ramp(start=first, increment=batch.ramp.increment, samples=1))
 
 
-def _schedule(run: Sequence[Phase], picked: Sequence[Choice], switch_hours: float) -> Schedule:
-    stretches: list[tuple[list[Phase], list[Choice]]] = []
-    for phase, choice in zip(run, picked, strict=True):
-        if not stretches or stretches[-1][1][-1].configuration != choice.configuration:
+def _schedule(run: Sequence[Phase], picked: Sequence[PhaseCost], switch_hours: float) -> RampSchedule:
+    stretches: list[tuple[list[Phase], list[PhaseCost]]] = []
+    for phase, cost in zip(run, picked, strict=True):
+        if not stretches or stretches[-1][1][-1].configuration != cost.configuration:
             stretches.append(([], []))
         stretches[-1][0].append(phase)
-        stretches[-1][1].append(choice)
-    return Schedule(tuple(Stretch(tuple(p), tuple(c)) for p, c in stretches), switch_hours)
+        stretches[-1][1].append(cost)
+    return RampSchedule(tuple(Stretch(tuple(p), tuple(c)) for p, c in stretches), switch_hours)

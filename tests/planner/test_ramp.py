@@ -10,22 +10,22 @@ import pytest
 from tests.planner.one_by_one import jobs, small_question
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
-from trimaran.planner.hand_schedules import Stage, by_hand, losses, parse_stages, ramp_loss, reason
-from trimaran.planner.ramping import (
-    Choice,
-    Choices,
+from trimaran.planner.hand_schedules import HandStage, cost_hand_schedule, losses, main_loss, parse_stages, ramp_loss
+from trimaran.planner.ramp import (
     Configuration,
     NoLayout,
     Phase,
-    Schedule,
+    PhaseCost,
+    PhaseOptions,
+    RampSchedule,
     Stretch,
+    best_schedule,
+    best_unchanged,
     cheapest_path,
-    choices_for,
-    numbered,
-    phases,
-    practical,
-    single,
-    soonest,
+    number_rows,
+    options_for,
+    practical_only,
+    ramp_phases,
 )
 from trimaran.spec import Batch, Layout, Mistake, Ramp
 
@@ -46,13 +46,13 @@ def by_the_rule(start: int, increment: int, samples: int, full: int, total: int)
     [(32, 32, 20_000, 512), (16, 16, 6_000, 768), (192, 16, 97_656, 2048), (32, 32, 300, 512), (64, 1, 999, 128)],
 )
 def test_phases_follow_megatrons_rule(start: int, increment: int, samples: int, full: int) -> None:
-    run = phases(Batch(size=full, ramp=Ramp(start=start, increment=increment, samples=samples)), 150_000)
+    run = ramp_phases(Batch(size=full, ramp=Ramp(start=start, increment=increment, samples=samples)), 150_000)
     assert [(p.batch, p.iterations) for p in run] == by_the_rule(start, increment, samples, full, 150_000)
     assert all(before.end_sample == after.first_sample for before, after in itertools.pairwise(run))
 
 
 def test_a_run_may_end_before_its_ramp() -> None:
-    run = phases(Batch(size=512, ramp=Ramp(start=32, increment=32, samples=20_000)), 3_000)
+    run = ramp_phases(Batch(size=512, ramp=Ramp(start=32, increment=32, samples=20_000)), 3_000)
     assert run[-1].batch < 512
     assert run[-1].end_sample >= 3_000 > run[-1].end_sample - run[-1].batch
 
@@ -61,11 +61,11 @@ def configuration(nodes: int, micro_batch: int = 1, pp: int = 1) -> Configuratio
     return Configuration(nodes, Layout(dp=nodes * 4 // pp, pp=pp, micro_batch=micro_batch))
 
 
-def listed(seconds: dict[Configuration, float], ids: dict[Configuration, int]) -> Choices:
+def listed(seconds: dict[Configuration, float], ids: dict[Configuration, int]) -> PhaseOptions:
     order = list(seconds)
     times = np.array([seconds[c] for c in order], dtype=float)
     numbers = np.array([ids[c] for c in order], dtype=np.int64)
-    return Choices(numbers, times, lambda at: Choice(order[at], float(times[at]), 0.1))
+    return PhaseOptions(numbers, times, lambda at: PhaseCost(order[at], float(times[at]), 0.1))
 
 
 CONFIGURATIONS = [configuration(nodes) for nodes in (1, 2, 4, 8)]
@@ -85,7 +85,7 @@ def test_the_schedule_is_the_best_of_all_schedules(seed: int) -> None:
         return work + switch_hours * sum(a != b for a, b in itertools.pairwise(path))
 
     every = min(hours(path) for path in itertools.product(*able))
-    found = soonest(run, [listed(options, IDS) for options in able], switch_hours)
+    found = best_schedule(run, [listed(options, IDS) for options in able], switch_hours)
     assert found.hours == pytest.approx(every)
     assert [phase for phase, _ in found.by_phase()] == run
 
@@ -108,11 +108,11 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
         float((hours + later + switch_hours * (ids[1] != first)[:, None]).min())
         for first, hours in zip(ids[0], one, strict=True)
     )
-    found = soonest(run, choices_for(asked, run, switch_hours), switch_hours)
+    found = best_schedule(run, options_for(asked, run, switch_hours), switch_hours)
     assert found.hours == pytest.approx(every, rel=1e-6)
 
     common = set(tried[0]) & set(tried[1]) & set(tried[2])
-    unchanged = single(
+    unchanged = best_unchanged(
         asked.replace(batch=Batch(size=16, ramp=Ramp(start=4, increment=4, samples=1))), run, switch_hours
     )
     assert unchanged is not None
@@ -124,22 +124,22 @@ def test_a_batch_that_nothing_divides_is_said() -> None:
     asked = small_question()
     eight = asked.replace(fixed={"dp": frozenset([8])})
     with pytest.raises(NoLayout, match="batch 4"):
-        choices_for(eight, [Phase(4, 0, 1)], 0.1)
-    assert single(eight, [Phase(4, 0, 1)], 0.1) is None
+        options_for(eight, [Phase(4, 0, 1)], 0.1)
+    assert best_unchanged(eight, [Phase(4, 0, 1)], 0.1) is None
 
 
 def test_the_practical_search_keeps_what_the_user_fixed() -> None:
     asked = small_question().replace(fixed={"tp": frozenset([16])})
-    assert practical(asked).fixed["tp"] == {16}
-    assert 64 not in practical(asked).fixed["mbs"]  # 64 x 2048 tokens
+    assert practical_only(asked).fixed["tp"] == {16}
+    assert 64 not in practical_only(asked).fixed["mbs"]  # 64 x 2048 tokens
 
 
 def test_dear_switches_are_not_made_and_free_ones_are() -> None:
     run = [Phase(32, 0, 100), Phase(64, 3200, 100)]
     small, large = CONFIGURATIONS[:2]
     options = [listed({small: 1.0, large: 2.0}, IDS), listed({small: 3.0, large: 1.0}, IDS)]
-    assert [c.configuration for _, c in soonest(run, options, 0.0).by_phase()] == [small, large]
-    dear = soonest(run, options, 1.0)  # 300 s on the large one throughout, against 200 s and an hour
+    assert [c.configuration for _, c in best_schedule(run, options, 0.0).by_phase()] == [small, large]
+    dear = best_schedule(run, options, 1.0)  # 300 s on the large one throughout, against 200 s and an hour
     assert [s.configuration for s in dear.stretches] == [large]
     assert dear.hours == pytest.approx(300 / 3600)
 
@@ -147,7 +147,7 @@ def test_dear_switches_are_not_made_and_free_ones_are() -> None:
 def test_hours_and_node_hours_count_the_switches() -> None:
     run = [Phase(32, 0, 3600), Phase(64, 115_200, 3600)]
     small, large = CONFIGURATIONS[:2]
-    found = soonest(run, [listed({small: 1.0}, IDS), listed({large: 2.0}, IDS)], 0.5)
+    found = best_schedule(run, [listed({small: 1.0}, IDS), listed({large: 2.0}, IDS)], 0.5)
     assert found.hours == pytest.approx(1 + 0.5 + 2)
     assert found.node_hours == pytest.approx(1 * 1 + 2 * 2.5)
     assert [start for start, _ in found.starts()] == [0.0, 1.5]
@@ -155,7 +155,7 @@ def test_hours_and_node_hours_count_the_switches() -> None:
 
 def test_equal_rows_get_equal_numbers_in_every_phase() -> None:
     first, second = np.array([[1, 2], [3, 4]]), np.array([[3, 4], [5, 6], [1, 2]])
-    a, b = numbered([first, second])
+    a, b = number_rows([first, second])
     assert (b[2], b[0]) == (a[0], a[1])
     assert len({*a, *b}) == 3
 
@@ -165,19 +165,19 @@ def test_a_path_may_return_to_a_configuration() -> None:
     assert cheapest_path(ids, [np.array([1.0])] * 3, 0.5) == [0, 0, 0]
 
 
-def held_by(seconds: dict[Configuration, float], stage: Stage, run: Sequence[Phase]) -> Schedule | None:
+def schedule_of(seconds: dict[Configuration, float], stage: HandStage, run: Sequence[Phase]) -> RampSchedule | None:
     """The stage's configuration, if its replicas divide every batch."""
     for c, time in seconds.items():
         same = (c.nodes, c.layout.micro_batch) == (stage.nodes, stage.micro_batch)
         if same and all(phase.batch % (c.layout.dp * c.layout.micro_batch) == 0 for phase in run):
-            return Schedule((Stretch(tuple(run), tuple(Choice(c, time, 0.0) for _ in run)),), 0.0)
+            return RampSchedule((Stretch(tuple(run), tuple(PhaseCost(c, time, 0.0) for _ in run)),), 0.0)
     return None
 
 
 def test_a_hand_schedule_holds_each_stage_until_the_next() -> None:
     run = [Phase(32, 0, 100), Phase(48, 3200, 100), Phase(64, 8000, 100)]
     seconds = {configuration(1): 2.0, configuration(2, 2): 1.0}
-    found = by_hand(parse_stages("1:32:1,2:64:2"), run, partial(held_by, seconds), lambda s, b: "", 0.5)
+    found = cost_hand_schedule(parse_stages("1:32:1,2:64:2"), run, partial(schedule_of, seconds), lambda s, b: "", 0.5)
     assert found.schedule is not None
     assert [c.configuration.nodes for _, c in found.schedule.by_phase()] == [1, 1, 2]
     assert found.schedule.hours == pytest.approx(500 / 3600 + 0.5)
@@ -189,7 +189,7 @@ def test_a_stage_that_cannot_divide_a_batch_on_the_way_is_passed_over() -> None:
     stages = parse_stages("16:32:1:1:2,16:64:2:1:2,16:128:4:1:2")
     run = [Phase(batch, 0, 10) for batch in (32, 64, 96, 128)]
     seconds = {configuration(16, micro_batch, 2): 1.0 for micro_batch in (1, 2, 4)}
-    found = by_hand(stages, run, partial(held_by, seconds), lambda s, b: f"{b} does not divide", 0.0)
+    found = cost_hand_schedule(stages, run, partial(schedule_of, seconds), lambda s, b: f"{b} does not divide", 0.0)
     assert found.schedule is not None
     assert [c.configuration.layout.micro_batch for _, c in found.schedule.by_phase()] == [1, 1, 1, 4]
     assert found.passed_over == ("16:64:2:1:2 is passed over: 96 does not divide",)
@@ -197,20 +197,22 @@ def test_a_stage_that_cannot_divide_a_batch_on_the_way_is_passed_over() -> None:
 
 def test_a_hand_schedule_that_cannot_begin_has_no_hours() -> None:
     run = [Phase(2, 0, 10), Phase(4, 20, 10)]
-    found = by_hand(parse_stages("1:2:1,1:4:1"), run, partial(held_by, {configuration(1): 1.0}), lambda s, b: "", 0.0)
+    found = cost_hand_schedule(
+        parse_stages("1:2:1,1:4:1"), run, partial(schedule_of, {configuration(1): 1.0}), lambda s, b: "", 0.0
+    )
     assert found.schedule is None
 
 
 def test_a_loss_names_the_bubble() -> None:
     run = [Phase(32, 0, 3600), Phase(64, 115_200, 3600)]
     whole, halves = configuration(8), configuration(8, 1, 2)  # 16 replicas of 2 stages: 2 micro batches at batch 32
-    best = Schedule((Stretch(tuple(run), (Choice(whole, 1.0, 0.0), Choice(whole, 2.0, 0.0))),), 0.1)
-    hand = Schedule((Stretch(tuple(run), (Choice(halves, 1.5, 0.33), Choice(halves, 2.2, 0.2))),), 0.1)
+    best = RampSchedule((Stretch(tuple(run), (PhaseCost(whole, 1.0, 0.0), PhaseCost(whole, 2.0, 0.0))),), 0.1)
+    hand = RampSchedule((Stretch(tuple(run), (PhaseCost(halves, 1.5, 0.33), PhaseCost(halves, 2.2, 0.2))),), 0.1)
     (loss,) = losses(best, hand)
     assert loss.hours == pytest.approx(0.7)
     assert loss.share == pytest.approx(3.7 / 3 - 1)
     assert "batch 32" in loss.why
-    assert "2 micro batches per replica on pp 2: 33% bubble" in reason(best, hand)
+    assert "2 micro batches per replica on pp 2: 33% bubble" in main_loss(best, hand)
     assert ramp_loss(best, hand) == pytest.approx(0.5)
 
 

@@ -1,0 +1,63 @@
+"""Rows as text, as HTML for a notebook, and as a data frame."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from trimaran.spec import Layout, Mistake
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def short_layout(layout: Layout) -> str:
+    """dp x tp x pp, the micro batch, and what else differs from the default."""
+    words = [f"dp {layout.dp} tp {layout.tp} pp {layout.pp} mbs {layout.micro_batch}"]
+    words += [f"×{layout.virtual_stages}"] if layout.virtual_stages > 1 else []
+    words += [layout.schedule] if layout.pp > 1 else []
+    words += [f"ZeRO {layout.zero}"] if layout.zero else []
+    words += [f"{layout.recompute} recompute"] if layout.recompute != "none" else []
+    words += ["SP"] if layout.sequence_parallel else []
+    return " ".join(words)
+
+
+def short_number(value: float) -> str:
+    """Three digits, or all of a large number."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> str:
+    """Columns padded to their widest cell; those in `left` are aligned to the left."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    aligned = "  ".join(f"{{:{'<' if i in left else '>'}{width}}}" for i, width in enumerate(widths))
+    return "\n".join(aligned.format(*line).rstrip() for line in lines)
+
+
+def html_table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int], notes: Iterable[str]
+) -> str:
+    """Names come from users' files, so every text is escaped."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        styles = ["left" if i in left else "right" for i in range(len(cells))]
+        return "".join(
+            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for side, cell in zip(styles, cells, strict=True)
+        )
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    table = f"<table><thead><tr>{line(header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f"<div><p><b>{escape(title)}</b></p>{table if rows else ''}{below}</div>"
+
+
+def data_frame(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
+    """A line a row; what is nested gets a column each, such as `shares.bubble`."""
+    try:
+        import pandas
+    except ImportError:
+        raise Mistake(
+            "frame() needs pandas, which is not installed here: pip install 'trimaran[notebook]'."
+            " rows() gives the same as plain dictionaries."
+        ) from None
+    return pandas.json_normalize(list(rows))
