@@ -10,7 +10,7 @@ import yaml
 
 from tests.cli.conftest import Command
 from trimaran.cli.export import Target
-from trimaran.export.targets import TARGETS
+from trimaran.export.formats import TARGETS
 from trimaran.spec.files import load_job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,7 +22,7 @@ JEAN_ZAY = ("--on", "jean-zay-a100-80gb")
 def test_a_job_goes_to_megatron_deepspeed_and_comes_back(trimaran: Command, tmp_path: Path) -> None:
     ran = trimaran("export", BLOOM, "--to", "megatron-deepspeed", "-o", "bloom")
     assert (ran.code, ran.out) == (0, "bloom: train.sh, ds_config.json, train.slurm\n")
-    assert "model.vocab: The tokenizer has it" in ran.err
+    assert "model.vocab: It is the tokenizer's" in ran.err
     assert os.access(tmp_path / "bloom" / "train.sh", os.X_OK)
     ran = trimaran("import", "bloom/train.sh", *JEAN_ZAY, "-o", "mine.yaml")
     assert ran.code == 0
@@ -42,7 +42,7 @@ def test_one_file_is_printed_and_several_get_a_folder_of_the_jobs_name(trimaran:
 def test_export_in_json_has_the_files_and_what_is_lost(trimaran: Command, tmp_path: Path) -> None:
     answer = json.loads(trimaran("export", BLOOM, "--to", "megatron-lm", "--json").out)
     assert set(answer["files"]) == {"train.sh", "train.slurm"}
-    assert "model.position" in {cannot["field"] for cannot in answer["cannot"]}
+    assert "model.position" in {each["field"] for each in answer["cannot"]}
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 
 from tests.export.launchable import launchable
 from tests.export.parsers import FIXTURES, Refused, checked_syntax, parser_of, passed_by
-from trimaran.export.targets import TARGETS
+from trimaran.export.formats import TARGETS
 from trimaran.spec import Job, Mistake
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
@@ -82,12 +82,12 @@ def test_blooms_job_gives_the_flags_that_bloom_was_trained_with(bloom: Job, tmp_
 
 
 def test_bloom_loses_only_its_tokenizer_and_data_in_megatron_deepspeed(bloom: Job) -> None:
-    lost = {cannot.field for cannot in TARGETS["megatron-deepspeed"](bloom).cannot}
+    lost = {each.field for each in TARGETS["megatron-deepspeed"](bloom).unsupported}
     assert lost == {"model.vocab", "data.source"}
 
 
 def test_megatron_lm_cannot_be_told_blooms_positions_and_norm(bloom: Job) -> None:
-    lost = {cannot.field for cannot in TARGETS["megatron-lm"](bloom).cannot}
+    lost = {each.field for each in TARGETS["megatron-lm"](bloom).unsupported}
     assert lost == {"trainer", "model.position", "model.embedding_norm"}
 
 
@@ -169,7 +169,7 @@ def test_the_jobs_variables_reach_the_processes(bloom: Job, tmp_path: Path) -> N
     exported = TARGETS["megatron-deepspeed"](job)
     _, seen = passed_by(exported.files["train.sh"], tmp_path, **SITE)
     assert (seen["NCCL_ASYNC_ERROR_HANDLING"], seen["ODD"]) == ("1", odd)
-    assert "environment.no-variable" in {cannot.field for cannot in exported.cannot}
+    assert "environment.no-variable" in {each.field for each in exported.unsupported}
 
 
 @pytest.mark.parametrize("target", ["megatron-deepspeed", "megatron-lm"])

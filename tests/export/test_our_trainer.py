@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.engine.commands import ENVIRONMENT, losses
 from tests.export.parsers import checked_syntax
-from trimaran.export.targets import TARGETS
+from trimaran.export.formats import TARGETS
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 
@@ -21,7 +21,7 @@ def test_the_exported_script_trains_the_job(tmp_path: Path) -> None:
     exported = TARGETS["trimaran"](apply_settings(load_job("tiny"), ["steps=2"]))
     for name, text in exported.files.items():
         (folder / name).write_text(text)
-    assert exported.cannot == ()
+    assert exported.unsupported == ()
     run = ["bash", str(folder / "run.sh"), "--metrics", "metrics.jsonl"]
     done = subprocess.run(run, cwd=tmp_path, env=OURS, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -41,4 +41,4 @@ def test_every_script_of_ours_is_shell() -> None:
 def test_a_job_of_another_trainer_is_given_to_ours_and_said_so() -> None:
     bloom = load_job(Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml")
     exported = TARGETS["trimaran"](bloom.replace(batch={"size": 2048}))
-    assert [cannot.field for cannot in exported.cannot] == ["trainer"]
+    assert [each.field for each in exported.unsupported] == ["trainer"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.export.parsers import FIXTURES
 from tests.export.test_launch_scripts import parsed
-from trimaran.export.found import Found, job_of
-from trimaran.export.recognise import read
+from trimaran.export.formats import read_launch_file
+from trimaran.export.partial_job import PartialJob, complete_job
 from trimaran.spec import Mistake, presets
 from trimaran.spec.files import load_job
 
@@ -45,8 +45,8 @@ PIECES = (
 )
 
 
-def found_in(text: str) -> Found:
-    found = read(text, "train.sh")
+def found_in(text: str) -> PartialJob:
+    found = read_launch_file(text, "train.sh")
     assert found is not None
     return found
 
@@ -60,7 +60,7 @@ def test_blooms_own_script_is_blooms_job() -> None:
     """Its file says 24 nodes, the ones it went on with; the job in the examples is on 48."""
     found = found_in(TR11)
     assert found.trainer == "megatron-deepspeed-2022"
-    job = job_of(found, JEAN_ZAY, None, "tr11-176B-ml.slurm", ["cluster.nodes=48"])
+    job = complete_job(found, JEAN_ZAY, None, "tr11-176B-ml.slurm", ["cluster.nodes=48"])
     bloom = load_job(BLOOM)
     assert (job.layout, job.batch, job.precision, job.optimizer) == (
         bloom.layout,
@@ -87,7 +87,7 @@ def test_what_only_the_running_shell_knows_is_listed() -> None:
 def test_a_script_with_arrays_strings_and_defaults_is_read() -> None:
     found = found_in(SHORT)
     assert found.trainer == "megatron-lm"
-    job = job_of(found, presets.cluster("selene"), None, "train.sh")
+    job = complete_job(found, presets.cluster("selene"), None, "train.sh")
     assert (job.model.layers, job.model.hidden, job.model.seq_len, job.model.vocab) == (24, 1024, 1024, 50257)
     assert (job.layout.dp, job.layout.tp, job.layout.micro_batch, job.cluster.nodes) == (8, 2, 4, 2)
     assert (job.precision, job.steps, job.recipe.warmup_samples) == ("fp16", 100, 640)
@@ -97,7 +97,7 @@ def test_a_script_with_arrays_strings_and_defaults_is_read() -> None:
 
 
 def test_a_logs_argument_dump_is_the_job_that_printed_it() -> None:
-    job = job_of(found_in(dump_of("megatron_lm_345m_pp4.log")), presets.cluster("selene"), None, "run.log")
+    job = complete_job(found_in(dump_of("megatron_lm_345m_pp4.log")), presets.cluster("selene"), None, "run.log")
     assert (job.trainer.name, job.precision, job.layout.recompute) == ("megatron-lm", "fp16", "none")
     assert (job.layout.dp, job.layout.tp, job.layout.pp, job.layout.micro_batch) == (1, 1, 4, 1)
     assert (job.cluster.devices, job.batch.size, job.model.layers, job.model.hidden) == (4, 8, 24, 1024)
@@ -110,13 +110,13 @@ def test_what_megatron_deepspeed_would_print_of_blooms_job_is_blooms_job(tmp_pat
     values = {flag.lstrip("-").replace("-", "_"): value for flag, value in flags.items()} | {"world_size": 384}
     values["position_embedding_type"] = f"PositionEmbeddingType.{values['position_embedding_type']}"
     lines = [f"[default0]:  {name} {'.' * (48 - len(name))} {value}" for name, value in values.items()]
-    job = job_of(found_in("\n".join(lines)), JEAN_ZAY, None, "args.txt")
+    job = complete_job(found_in("\n".join(lines)), JEAN_ZAY, None, "args.txt")
     assert (job.layout, job.batch, job.recipe, job.precision) == (bloom.layout, bloom.batch, bloom.recipe, "bf16")
     assert job.model.replace(name="", source="") == bloom.model.replace(name="", source="")
 
 
 def test_a_log_with_iterations_is_a_measurement_and_no_launch_file() -> None:
-    assert read((LOGS / "megatron_deepspeed_176b.log").read_text(), "run.log") is None
+    assert read_launch_file((LOGS / "megatron_deepspeed_176b.log").read_text(), "run.log") is None
 
 
 @pytest.mark.parametrize(
@@ -136,21 +136,21 @@ def test_a_word_that_a_job_has_no_word_for_is_not_passed_over(flag: str) -> None
 
 def test_notes_that_quote_a_command_are_notes() -> None:
     table = "| Nodes | TP |\n| ----: | -: |\n| 48 | 4 |\n"
-    assert read(f"# Tuning\n```\n{SHORT}```\n{table}", "notes.md") is None
+    assert read_launch_file(f"# Tuning\n```\n{SHORT}```\n{table}", "notes.md") is None
     for notes in (BLOOM.parents[1] / "notes").glob("*.md"):
-        assert read(notes.read_text(), notes.name) is None
+        assert read_launch_file(notes.read_text(), notes.name) is None
 
 
 @settings(max_examples=150)
 @given(st.text() | st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
     with suppress(Mistake):
-        read(text, "file")
+        read_launch_file(text, "file")
 
 
 def test_what_is_no_launch_file_is_left_to_others() -> None:
     for text in ("", "{", '{"a": 1}', "# Notes\n| Nodes | TP |\n", "model: tiny\n", "#!/bin/bash\necho hello\n"):
-        assert read(text, "file") is None
+        assert read_launch_file(text, "file") is None
 
 
 def test_a_deepspeed_file_needs_the_model_and_keeps_its_word() -> None:
@@ -166,8 +166,8 @@ def test_a_deepspeed_file_needs_the_model_and_keeps_its_word() -> None:
     }
     found = found_in(json.dumps(document))
     with pytest.raises(Mistake, match=r"layers, hidden, heads; give the model with --model"):
-        job_of(found, JEAN_ZAY, None, "ds.json")
-    job = job_of(found, JEAN_ZAY, presets.model("gpt-1b3"), "ds.json")
+        complete_job(found, JEAN_ZAY, None, "ds.json")
+    job = complete_job(found, JEAN_ZAY, presets.model("gpt-1b3"), "ds.json")
     assert (job.layout.dp, job.cluster.nodes, job.layout.zero, job.precision) == (8, 1, 3, "fp16")
     assert (job.recipe.loss_scale.initial, job.recipe.betas, job.recipe.learning_rate) == (4096.0, (0.9, 0.99), 3e-4)
     assert found.unread == ('"activation_checkpointing": {"partition_activations": true}',)
@@ -189,10 +189,10 @@ def test_a_deepspeed_file_needs_the_model_and_keeps_its_word() -> None:
 def test_a_script_that_cannot_be_a_job_gets_a_sentence(old: str, new: str, words: str) -> None:
     assert old in SHORT
     with pytest.raises(Mistake, match=words):
-        job_of(found_in(SHORT.replace(old, new)), presets.cluster("selene"), None, "train.sh")
+        complete_job(found_in(SHORT.replace(old, new)), presets.cluster("selene"), None, "train.sh")
 
 
 def test_settings_fill_what_a_file_lacks() -> None:
     text = SHORT.replace("--global-batch-size 64", "").replace("--num-layers $LAYERS", "")
-    job = job_of(found_in(text), presets.cluster("selene"), None, "t.sh", ["batch.size=32", "model.layers=12"])
+    job = complete_job(found_in(text), presets.cluster("selene"), None, "t.sh", ["batch.size=32", "model.layers=12"])
     assert (job.batch.size, job.model.layers) == (32, 12)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from tests.export.launchable import covered, differences, launchable
-from trimaran.export.found import job_of
-from trimaran.export.recognise import read
-from trimaran.export.targets import TARGETS
+from trimaran.export.formats import TARGETS, read_launch_file
+from trimaran.export.partial_job import complete_job
 from trimaran.spec import Job, Mistake
 from trimaran.spec.files import load_job
 
@@ -31,18 +30,18 @@ def test_only_what_was_said_to_be_lost_is_lost(target: str, job: Job) -> None:
     except Mistake:
         assume(False)  # no layout of that trainer is near; the sentence is tested elsewhere
     file, carries_names = MAIN[target]
-    found = read(exported.files[file], file)
+    found = read_launch_file(exported.files[file], file)
     assert found is not None
     model, cuts = (
         (None, [])
         if carries_names
         else (job.model, [f"layout.{cut}={getattr(job.layout, cut)}" for cut in ("tp", "pp")])
     )
-    back = job_of(found, job.cluster, model, job.name, cuts)
-    lost = {cannot.field for cannot in exported.cannot}
+    back = complete_job(found, job.cluster, model, job.name, cuts)
+    lost = {each.field for each in exported.unsupported}
     different = differences(job, back) - (set() if carries_names else {"name"})  # which is then that of the file
     assert covered(different, lost), different - lost
-    assert all(cannot.why.endswith(".") for cannot in exported.cannot)
+    assert all(each.why.endswith(".") for each in exported.unsupported)
 
 
 @many
@@ -51,4 +50,4 @@ def test_our_own_job_file_is_the_job(tmp_path_factory: pytest.TempPathFactory, j
     exported = TARGETS["trimaran"](job)
     file: Path = tmp_path_factory.mktemp("job") / "job.yaml"
     file.write_text(exported.files["job.yaml"], "utf-8")
-    assert covered(differences(job, load_job(file)), {cannot.field for cannot in exported.cannot})
+    assert covered(differences(job, load_job(file)), {each.field for each in exported.unsupported})

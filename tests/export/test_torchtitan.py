@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 
 from tests.export.launchable import BLOOM, llama
 from tests.spec.strategies import jobs, models
-from trimaran.export.found import job_of
+from trimaran.export.partial_job import complete_job
 from trimaran.export.torchtitan import from_torchtitan, to_torchtitan
-from trimaran.export.torchtitan.words import CHOICES, DEFAULTS
+from trimaran.export.torchtitan.keys import CHOICES, DEFAULTS
 from trimaran.spec import Batch, Cluster, Job, Mistake, Model, Ramp, Recipe, presets
 from trimaran.spec.files import load_job
 
@@ -71,11 +71,11 @@ def layouts(draw: st.DrawFn) -> Job:
 
 def exported(job: Job) -> tuple[dict[str, str], set[str]]:
     result = to_torchtitan(job)
-    return result.files, {cannot.field for cannot in result.cannot}
+    return result.files, {each.field for each in result.unsupported}
 
 
 def read_back(text: str, cluster: Cluster) -> Job:
-    return job_of(from_torchtitan(text, "train.toml"), cluster, None, "unnamed")
+    return complete_job(from_torchtitan(text, "train.toml"), cluster, None, "unnamed")
 
 
 def flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -110,7 +110,7 @@ def test_a_job_comes_back_but_for_the_fields_that_were_said(job: Job) -> None:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(job=layouts())
 def test_a_job_that_came_back_is_exported_whole(job: Job) -> None:
-    """What torchtitan has words for once, it has words for again; only its data it cannot be told."""
+    """Exporting what was read back replaces nothing more, except the data source."""
     back = read_back(to_torchtitan(job).files["train.toml"], job.cluster)
     files, told = exported(back)
     assert told <= {"data.source", "trainer.master_bytes"}
@@ -269,7 +269,7 @@ def titan_factor(step: int, steps: int, stated: dict[str, Any]) -> float:
 
 
 def test_blooms_own_job_loses_what_makes_it_bloom() -> None:
-    told = {cannot.field: cannot.why for cannot in to_torchtitan(load_job(BLOOM)).cannot}
+    told = {each.field: each.why for each in to_torchtitan(load_job(BLOOM)).unsupported}
     assert told.keys() == {
         "trainer",
         *(f"model.{name}" for name in ("mlp", "norm", "position", "bias", "embedding_norm", "tied_embeddings")),
@@ -330,5 +330,5 @@ def test_a_file_that_says_nothing_a_job_can_be_gets_a_sentence(text: str, said: 
 
 def test_a_shape_that_torchtitan_cannot_have_gets_a_sentence() -> None:
     odd = presets.model("gpt-1b3").replace(hidden=33, heads=11, kv_heads=11, ffn_hidden=64)
-    with pytest.raises(Mistake, match="rotary positions turn pairs of channels, but a head has 3"):
+    with pytest.raises(Mistake, match="rotary positions rotate pairs of channels, but head_dim is 3"):
         to_torchtitan(llama(odd))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.export.found import job_of
+from trimaran.export.partial_job import complete_job
 from trimaran.export.torchtitan import from_torchtitan
 from trimaran.spec import Batch, Mistake, presets
 
@@ -17,7 +17,7 @@ def own(name: str) -> str:
 
 def test_torchtitans_8b_on_its_64_gpus() -> None:
     found = from_torchtitan(own("llama3_8b"), "llama3_8b.toml")
-    job = job_of(found, presets.cluster("jean-zay-a100-80gb").replace(nodes=8), None, "llama3_8b")
+    job = complete_job(found, presets.cluster("jean-zay-a100-80gb").replace(nodes=8), None, "llama3_8b")
     assert job.model == presets.model("llama3-8b")
     assert (job.layout.dp, job.layout.tp, job.layout.pp, job.layout.zero) == (64, 1, 1, 3)
     assert job.layout.recompute == "selective"
@@ -29,7 +29,7 @@ def test_torchtitans_8b_on_its_64_gpus() -> None:
 
 def test_torchtitans_70b_takes_what_tensor_parallelism_leaves_for_data() -> None:
     found = from_torchtitan(own("llama3_70b"), "llama3_70b.toml")
-    job = job_of(found, presets.cluster("jean-zay-a100-80gb").replace(nodes=8), None, "llama3_70b")
+    job = complete_job(found, presets.cluster("jean-zay-a100-80gb").replace(nodes=8), None, "llama3_70b")
     assert job.model == presets.model("llama3-70b")
     assert (job.layout.dp, job.layout.tp, job.layout.micro_batch, job.layout.recompute) == (8, 8, 8, "full")
     assert job.layout.sequence_parallel
@@ -38,7 +38,7 @@ def test_torchtitans_70b_takes_what_tensor_parallelism_leaves_for_data() -> None
 
 def test_torchtitans_405b_on_its_128_gpus_and_what_a_job_cannot_say_of_it() -> None:
     found = from_torchtitan(own("llama3_405b"), "llama3_405b.toml")
-    job = job_of(found, presets.cluster("dgx-h100").replace(nodes=16), None, "llama3_405b")
+    job = complete_job(found, presets.cluster("dgx-h100").replace(nodes=16), None, "llama3_405b")
     assert job.model == presets.model("llama3-405b")
     assert (job.layout.dp, job.layout.tp, job.batch.size, job.precision) == (16, 8, 32, "fp8")
     assert set(found.unread) == {
@@ -72,7 +72,7 @@ def test_stages_are_cut_as_torchtitan_cuts_them_by_default(preset: str, pp: int,
     """The layers are what generate_llm_fqn_per_model_part of v0.2.2 gave."""
     text = own("llama3_8b").replace('"8B"', f'"{preset}"').replace("tensor_parallel_degree = 1", "")
     text = text.replace("pipeline_parallel_degree = 1", f"pipeline_parallel_degree = {pp}")
-    job = job_of(
+    job = complete_job(
         from_torchtitan(text.replace("local_batch_size = 1", "local_batch_size = 16"), "train.toml"),
         presets.cluster("dgx-h100").replace(nodes=pp),
         None,
@@ -105,6 +105,6 @@ def test_a_model_that_is_not_known_is_asked_for() -> None:
     cluster = presets.cluster("dgx-h100").replace(nodes=1)
     assert {"model.name = 'qwen3'", "model.flavor = '32B'"} <= set(found.unread)
     with pytest.raises(Mistake, match="--model"):
-        job_of(found, cluster, None, "qwen.toml")
+        complete_job(found, cluster, None, "qwen.toml")
     given = presets.model("gpt-1b3")
-    assert job_of(found, cluster, given, "qwen.toml").model == given.replace(seq_len=8192)
+    assert complete_job(found, cluster, given, "qwen.toml").model == given.replace(seq_len=8192)

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.engine.commands import losses
 from tests.lab.test_engine_on_slurm import until
 from tests.slurm.cluster import SlurmCluster
-from trimaran.export.targets import TARGETS
+from trimaran.export.formats import TARGETS
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 

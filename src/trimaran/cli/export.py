@@ -8,7 +8,7 @@ import typer
 from trimaran.processes.command import SettingsOption
 
 if TYPE_CHECKING:
-    from trimaran.export.exported import Exported
+    from trimaran.export.adapt import LaunchFiles
 
 Target = Literal["megatron-deepspeed", "megatron-lm", "torchtitan", "deepspeed-json", "slurm", "trimaran"]
 SCRIPTS = (".sh", ".slurm")
@@ -16,46 +16,50 @@ SCRIPTS = (".sh", ".slurm")
 
 def export(
     job: Annotated[str, typer.Argument(help="A job file, or a preset's name.")],
-    to: Annotated[Target, typer.Option("--to", help="Whose files.")],
+    to: Annotated[Target, typer.Option("--to", help="The trainer whose files to write.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The folder to write them into; one file alone is else printed."),
+        typer.Option("--output", "-o", help="The folder to write them into; without it a single file is printed."),
     ] = None,
     settings: SettingsOption = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Write a job as the launch files of another trainer, ready to run, and say what that trainer cannot be told.
+    """Write a job as the launch files of another trainer, ready to run, and list what that trainer does not support.
 
     Several files go into a folder named after the job unless -o names one. `trimaran import` reads them back.
 
     Example: `trimaran export examples/jobs/bloom-176b.yaml --to megatron-deepspeed -o bloom`
     """
-    from trimaran.export.slurm import plain_name
-    from trimaran.export.targets import TARGETS
+    import sys
+
+    from trimaran.export.formats import TARGETS
+    from trimaran.export.launch_script import plain_name
     from trimaran.spec.files import load_job
     from trimaran.spec.settings import apply_settings
 
-    asked = apply_settings(load_job(job), settings or [])
-    exported = TARGETS[to](asked)
+    loaded = apply_settings(load_job(job), settings or [])
+    launch_files = TARGETS[to](loaded)
     if json:
-        from dataclasses import asdict
-
         from trimaran.cli.show import print_json
 
         if output is not None:
-            write(exported, output)
-        print_json(asdict(exported))
+            write(launch_files, output)
+        unsupported = [vars(each) for each in launch_files.unsupported]
+        print_json({"files": launch_files.files, "cannot": unsupported})
         return
-    if output is None and len(exported.files) == 1:
-        print(next(iter(exported.files.values())), end="")
+    if output is None and len(launch_files.files) == 1:
+        print(next(iter(launch_files.files.values())), end="")
     else:
-        folder = output or Path(plain_name(asked.name))
-        write(exported, folder)
-        print(f"{folder}: {', '.join(exported.files)}")
-    tell(exported, to)
+        folder = output or Path(plain_name(loaded.name))
+        write(launch_files, folder)
+        print(f"{folder}: {', '.join(launch_files.files)}")
+    if launch_files.unsupported:  # on stderr, so that a file that is printed stays a file
+        print(f"Not supported by {to}:", file=sys.stderr)
+    for each in launch_files.unsupported:
+        print(f"  {each.field}: {each.why}", file=sys.stderr)
 
 
-def write(exported: "Exported", folder: Path) -> None:
+def write(launch_files: "LaunchFiles", folder: Path) -> None:
     from trimaran.spec import Mistake
     from trimaran.spec.files import write_text
 
@@ -63,18 +67,8 @@ def write(exported: "Exported", folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Mistake(f"{folder} cannot be made a folder: {error.strerror}.") from None
-    for name, text in exported.files.items():
+    for name, text in launch_files.files.items():
         path = folder / name
         write_text(path, text)
         if path.suffix in SCRIPTS:
             path.chmod(path.stat().st_mode | 0o111)
-
-
-def tell(exported: "Exported", to: str) -> None:
-    """On stderr, so that a file that is printed stays a file."""
-    import sys
-
-    if exported.cannot:
-        print(f"What {to} cannot be told:", file=sys.stderr)
-    for cannot in exported.cannot:
-        print(f"  {cannot.field}: {cannot.why}", file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from trimaran.export.found import Found
+    from trimaran.export.partial_job import PartialJob
     from trimaran.ledger.reading import Reading
     from trimaran.spec import Job
 
@@ -91,13 +91,13 @@ def import_(
         )
 
 
-def launch_file(files: list[Path], alone: bool = True) -> "tuple[Path, Found] | None":
+def launch_file(files: list[Path], alone: bool = True) -> "tuple[Path, PartialJob] | None":
     """The launch file among these, which must then be the only one; None where all are measurements."""
-    from trimaran.export.recognise import read
+    from trimaran.export.formats import read_launch_file
     from trimaran.spec import Mistake
 
     for path in files:
-        found = read(_text_of(path), path.name)
+        found = read_launch_file(_text_of(path), path.name)
         if found is not None and (len(files) > 1 or not alone):
             raise Mistake(
                 f"{path} is a launch file and becomes a job, while measurements go into the ledger;"
@@ -119,7 +119,9 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _job(path: Path, found: "Found", on: str, model: str, settings: list[str], output: Path | None, json: bool) -> None:
+def _job(
+    path: Path, found: "PartialJob", on: str, model: str, settings: list[str], output: Path | None, json: bool
+) -> None:
     import sys
 
     from trimaran.cli.show import print_json
@@ -142,8 +144,8 @@ def _job(path: Path, found: "Found", on: str, model: str, settings: list[str], o
         )
 
 
-def job_of_launch_file(path: Path, found: "Found", on: str, model: str, settings: list[str]) -> "Job":
-    from trimaran.export.found import job_of
+def job_of_launch_file(path: Path, found: "PartialJob", on: str, model: str, settings: list[str]) -> "Job":
+    from trimaran.export.partial_job import complete_job
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_cluster, load_model
 
@@ -152,7 +154,7 @@ def job_of_launch_file(path: Path, found: "Found", on: str, model: str, settings
             f"{path} is a launch file for {found.trainer}, but does not say for which machines; name the cluster with"
             " --on, a preset's name or a file."
         )
-    return job_of(found, load_cluster(on), load_model(model) if model else None, path.name, settings)
+    return complete_job(found, load_cluster(on), load_model(model) if model else None, path.name, settings)
 
 
 def read_all(files: list[Path]) -> "dict[str, Reading]":

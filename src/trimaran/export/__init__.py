@@ -1,6 +1,6 @@
-"""export: a Job in the words of other trainers, and back. Launch files to run, a Job of launch files that ran.
+"""export: launch files of other trainers written from a Job, and a Job read from launch files (without torch).
 
-May import: spec (never torch).
-Start reading: targets.py (what can be written) and recognise.py (what can be read); exported.py and found.py say what
-either gives. megatron_flags.py is the one table behind both ways.
+May import: spec.
+Start reading: formats.py (every trainer, both directions), then adapt.py and partial_job.py (what either direction
+gives). megatron_flags.py is the one table of Megatron's flags; the ledger's log readers use it too.
 """

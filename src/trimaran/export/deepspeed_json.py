@@ -1,41 +1,41 @@
-"""DeepSpeed's JSON file: what it says of batch, precision, ZeRO and Adam. The model and its cut are the script's."""
+"""DeepSpeed's JSON file: batch, precision, ZeRO and Adam. Model and parallelism are the training script's."""
 
 import json
 import math
 from typing import Any
 
-from trimaran.export.entries import Fields, at, nested
-from trimaran.export.exported import Cannot, Exported
-from trimaran.export.fitting import fitted
-from trimaran.export.found import Found
+from trimaran.export.adapt import LaunchFiles, Unsupported, adapt_job
+from trimaran.export.flags import Fields, field_of, nest
+from trimaran.export.partial_job import PartialJob
 from trimaran.spec import Batch, Job, Layout, Recipe, presets
 from trimaran.spec.base import Spec
 
 TRAINER = "megatron-deepspeed-2022"
-SHARDS_ALREADY = "DeepSpeed's bf16 optimizer shards its states by itself, as ZeRO 1 does; that is used instead."
+SHARDS_ALREADY = "DeepSpeed's bf16 optimizer always shards its states, as ZeRO 1 does; that is used instead."
 
-# Fields that the file has no word for, and what happens to them. Only those that are not as they would be anyway.
-LOST = {
+# Fields that the file has no key for, and what happens to them. Reported only where they are not at their default.
+_SCHEDULER = "DeepSpeed's schedulers count steps; your training script sets the learning rate."
+UNSUPPORTED = {
     "model": "The file describes no model; your training script builds it.",
-    "layout.tp": "Your training script cuts the tensors, if it can.",
+    "layout.tp": "Tensor parallelism is up to your training script.",
     "layout.pp": "Your training script makes the pipeline's stages, if it can.",
-    "layout.virtual_stages": "DeepSpeed's pipeline has one chunk of layers a stage.",
+    "layout.virtual_stages": "DeepSpeed's pipeline has no virtual stages.",
     "layout.schedule": "DeepSpeed's pipeline runs 1F1B only.",
     "layout.recompute": "Your training script decides which layers are recomputed.",
-    "layout.sequence_parallel": "Your training script decides it.",
+    "layout.sequence_parallel": "Sequence parallelism is up to your training script.",
     "layout.split": "Your training script gives it to DeepSpeed's PipelineModule as partition_method.",
     "batch.ramp": "The file has one batch size; your training script may call set_train_batch_size.",
-    "recipe.warmup_samples": "DeepSpeed's schedulers count steps; your training script sets the learning rate.",
-    "recipe.schedule": "DeepSpeed's schedulers count steps; your training script sets the learning rate.",
-    "recipe.decay_samples": "DeepSpeed's schedulers count steps; your training script sets the learning rate.",
-    "recipe.minimum_learning_rate": "DeepSpeed's schedulers count steps; your training script sets the learning rate.",
+    "recipe.warmup_samples": _SCHEDULER,
+    "recipe.schedule": _SCHEDULER,
+    "recipe.decay_samples": _SCHEDULER,
+    "recipe.minimum_learning_rate": _SCHEDULER,
     "recipe.undecayed": "Parameter groups are your training script's.",
     "data": "Your training script reads the data.",
     "saving": "Your training script calls save_checkpoint.",
     "validation": "Your training script evaluates.",
     "steps": "Your training script ends the run.",
     "seed": "Your training script sets it.",
-    "environment": "The file sets no variables; set them where you start the run.",
+    "environment": "The file has no environment variables; set them where you start the run.",
 }
 READ = {
     "train_batch_size",
@@ -52,15 +52,21 @@ READ = {
 }
 
 
-def to_deepspeed_json(job: Job) -> Exported:
+def to_deepspeed_json(job: Job) -> LaunchFiles:
     """One file for a training script that calls deepspeed.initialize."""
-    job, cannot = fitted(job, presets.trainer(TRAINER))
-    cannot += [Cannot(path, why) for path, why in LOST.items() if path == "model" or at(job, path) != _usual(path)]
-    cannot += half_lost(job)
+    job, unsupported = adapt_job(job, presets.trainer(TRAINER))
+    unsupported += [
+        Unsupported(path, why)
+        for path, why in UNSUPPORTED.items()
+        if path == "model" or field_of(job, path) != _default_of(path)
+    ]
+    unsupported += unsupported_loss_scale(job)
     if job.precision == "bf16" and job.layout.zero == 0:
-        cannot.append(Cannot("layout.zero", SHARDS_ALREADY))
+        unsupported.append(Unsupported("layout.zero", SHARDS_ALREADY))
     if job.optimizer == "adam-8bit":
-        cannot.append(Cannot("optimizer", "DeepSpeed has no 8-bit Adam of its own; its fused Adam is used instead."))
+        unsupported.append(
+            Unsupported("optimizer", "DeepSpeed has no 8-bit Adam of its own; its fused Adam is used instead.")
+        )
     recipe = job.recipe
     document = {
         **settings(job, stage=job.layout.zero),
@@ -77,18 +83,17 @@ def to_deepspeed_json(job: Job) -> Exported:
             },
         },
     }
-    return Exported({"ds_config.json": json.dumps(document, indent=2) + "\n"}, tuple(cannot))
+    return LaunchFiles({"ds_config.json": json.dumps(document, indent=2) + "\n"}, tuple(unsupported))
 
 
-def _usual(path: str) -> Any:
-    """What a Job has where nothing is said."""
+def _default_of(path: str) -> Any:
     noun, _, name = path.rpartition(".")
     kinds: dict[str, type[Spec]] = {"": Job, "layout": Layout, "batch": Batch, "recipe": Recipe}
     return kinds[noun].model_fields[name].get_default(call_default_factory=True)
 
 
 def settings(job: Job, stage: int) -> dict[str, Any]:
-    """What both this file and that of Megatron-DeepSpeed hold."""
+    """What this file and that of Megatron-DeepSpeed have in common."""
     document: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": job.layout.micro_batch,
         "train_batch_size": job.batch.size,
@@ -107,7 +112,7 @@ def settings(job: Job, stage: int) -> dict[str, Any]:
             "initial_scale_power": scale_power(job),
             "loss_scale_window": scale.window,
             "hysteresis": scale.hysteresis,
-            "min_loss_scale": least_scale(job),
+            "min_loss_scale": minimum_scale(job),
         }
     return document
 
@@ -116,24 +121,23 @@ def scale_power(job: Job) -> int:
     return max(0, round(math.log2(job.recipe.loss_scale.initial)))
 
 
-def least_scale(job: Job) -> int:
+def minimum_scale(job: Job) -> int:
     return max(1, round(job.recipe.loss_scale.minimum))
 
 
-def half_lost(job: Job) -> list[Cannot]:
-    """What DeepSpeed's own loss scale cannot be told."""
+def unsupported_loss_scale(job: Job) -> list[Unsupported]:
     scale = job.recipe.loss_scale
     if job.precision != "fp16":
-        usual = type(scale)()
-        return [Cannot("recipe.loss_scale", "It is for fp16 only, so it is left out.")] if scale != usual else []
-    lost = []
+        changed = scale != type(scale)()
+        return [Unsupported("recipe.loss_scale", "It is for fp16 only, so it is left out.")] if changed else []
+    found = []
     if 2.0 ** scale_power(job) != scale.initial:
         why = f"DeepSpeed starts from a power of two; 2^{scale_power(job)} is used instead."
-        lost.append(Cannot("recipe.loss_scale.initial", why))
-    if least_scale(job) != scale.minimum:
-        why = f"DeepSpeed's smallest scale is a whole number; {least_scale(job)} is used instead."
-        lost.append(Cannot("recipe.loss_scale.minimum", why))
-    return lost
+        found.append(Unsupported("recipe.loss_scale.initial", why))
+    if minimum_scale(job) != scale.minimum:
+        why = f"DeepSpeed's minimum scale is an integer; {minimum_scale(job)} is used instead."
+        found.append(Unsupported("recipe.loss_scale.minimum", why))
+    return found
 
 
 def is_deepspeed_json(document: object) -> bool:
@@ -142,15 +146,15 @@ def is_deepspeed_json(document: object) -> bool:
     )
 
 
-def from_deepspeed_json(document: dict[str, Any]) -> Found:
+def from_deepspeed_json(document: dict[str, Any]) -> PartialJob:
     unread = tuple(f'"{key}": {json.dumps(document[key])[:80]}' for key in document if key not in READ)
-    return Found(nested(fields_of(document)), TRAINER, unread)
+    return PartialJob(nest(fields_of(document)), TRAINER, unread)
 
 
 def fields_of(document: dict[str, Any]) -> Fields:
-    """Values that a tool fills in later ("auto") are not stated."""
+    """Without the values "auto", which a tool fills in later."""
     fields: Fields = {}
-    micro, size, rounds = (
+    micro, size, accumulation = (
         document.get(key)
         for key in ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps")
     )
@@ -158,8 +162,8 @@ def fields_of(document: dict[str, Any]) -> Fields:
         fields["layout.micro_batch"] = micro
     if isinstance(size, int):
         fields["batch.size"] = size
-    if isinstance(micro, int) and isinstance(size, int) and isinstance(rounds, int) and micro * rounds:
-        fields["layout.dp"] = max(1, size // (micro * rounds))
+    if isinstance(micro, int) and isinstance(size, int) and isinstance(accumulation, int) and micro * accumulation:
+        fields["layout.dp"] = max(1, size // (micro * accumulation))
     if isinstance(document.get("gradient_clipping"), int | float):
         fields["recipe.clip"] = document["gradient_clipping"] or None
     fields |= _precision(document)

@@ -7,63 +7,61 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trimaran.export.deepspeed_json import SHARDS_ALREADY, fields_of, half_lost, scale_power, settings, zero_of
-from trimaran.export.entries import Constant, Entry, Fields, Given, Line, Shell, Switch, Table, Word, nested, number
-from trimaran.export.exported import Cannot, Exported
-from trimaran.export.fitting import fitted
-from trimaran.export.found import Found
-from trimaran.export.launch import environment_lost, launch_script
-from trimaran.export.launched import Launched
-from trimaran.export.lost import lost_in_megatron
+from trimaran.export.adapt import LaunchFiles, Unsupported, adapt_job
+from trimaran.export.deepspeed_json import (
+    SHARDS_ALREADY,
+    fields_of,
+    scale_power,
+    settings,
+    unsupported_loss_scale,
+    zero_of,
+)
+from trimaran.export.flags import (
+    ChoiceFlag,
+    Fields,
+    FixedFlags,
+    Flags,
+    FlagTable,
+    Given,
+    Line,
+    SwitchFlag,
+    Unquoted,
+    nest,
+    number,
+)
+from trimaran.export.launch_command import LaunchCommand
+from trimaran.export.launch_script import launch_script, slurm_script, unsupported_environment
+from trimaran.export.megatron_batch import BatchFlags, EvaluationFlags, TrainingLength, ramp_up_lines, read_ramp_up
 from trimaran.export.megatron_flags import (
-    CUT,
     MODEL,
+    PARALLELISM,
     PRECISION,
     RECIPE,
-    BatchOf,
-    Checkpoints,
+    CheckpointFlags,
     DataPaths,
-    Evaluation,
-    Split,
-    Steps,
+    DataSplit,
+    unsupported_by_megatron,
 )
-from trimaran.export.slurm import launching
-from trimaran.spec import Batch, Job, Mistake, Ramp, presets
+from trimaran.export.partial_job import PartialJob
+from trimaran.spec import Job, presets
 from trimaran.spec.model import round_up
 
 TRAINER = "megatron-deepspeed-2022"
 CAUSAL, PREFIX = "pretrain_gpt.py", "pretrain_prefix_lm.py"
-OURS = ("--deepspeed", "--deepspeed_config", "--zero-stage", "--pp-partition-method", "--embed-layernorm")
+OWN_FLAGS = (  # by which its launch files are told from Megatron-LM's
+    "--deepspeed",
+    "--deepspeed_config",
+    "--zero-stage",
+    "--pp-partition-method",
+    "--embed-layernorm",
+)
 VOCABULARY_MULTIPLE = 128
-USUAL_INITIAL_SCALE = 2.0**32
-
-
-def _batch_lines(job: Job) -> list[Line]:
-    ramp = job.batch.ramp
-    lines = [["--global-batch-size", str(job.batch.size)]]
-    if ramp is not None:
-        lines.append(["--rampup-batch-size", str(ramp.start), str(ramp.increment), str(ramp.samples)])
-    return lines
-
-
-def read_batch(given: Given) -> Batch | None:
-    if "--global-batch-size" not in given:
-        return None
-    size, words = number(given, "--global-batch-size", int), given.get("--rampup-batch-size", ())
-    if not words:
-        return Batch.of({"size": size}, "The batch")
-    try:
-        start, increment, samples = (int(word) for word in words)
-    except ValueError:
-        raise Mistake(
-            f"--rampup-batch-size is {' '.join(words)!r}, but must be START INCREMENT SAMPLES, such as 192 16 9765625."
-        ) from None
-    return Batch.of({"size": size, "ramp": Ramp(start=start, increment=increment, samples=samples)}, "The batch")
+DEFAULT_INITIAL_SCALE = 2.0**32
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """The tokenizer has the vocabulary; what it is padded to is said, so that the model has the size it should."""
+class PaddedVocabulary:
+    """The vocabulary is the tokenizer's; the padded size is given, so that the embedding has the Job's size."""
 
     flags: tuple[str, ...] = ("--pad-vocab-size-to", "--make-vocab-size-divisible-by")
 
@@ -73,30 +71,30 @@ class Vocabulary:
         return lines if rows % VOCABULARY_MULTIPLE == 0 else [*lines, ["--make-vocab-size-divisible-by", "1"]]
 
     def read(self, given: Given) -> Fields:
-        if "--padded-vocab-size" in given:  # of a dump
+        if "--padded-vocab-size" in given:  # in an argument dump
             return {"model.vocab": number(given, "--padded-vocab-size", int)}
         if "--pad-vocab-size-to" not in given:
             return {}
         rows = number(given, "--pad-vocab-size-to", int)
-        tp = number(given, "--tensor-model-parallel-size", int) if "--tensor-model-parallel-size" in given else 1
+        tp = number(given, "--tensor-model-parallel-size", int, 1)
         fixed = {} if round_up(rows, VOCABULARY_MULTIPLE * tp) == rows else {"model.padded_vocab": rows}
         return {"model.vocab": rows, **fixed}
 
 
 @dataclass(frozen=True)
-class Zero:
+class DeepSpeedZero:
     flags: tuple[str, ...] = ("--zero-stage",)
 
     def write(self, job: Job) -> list[Line]:
         return [["--zero-stage", str(written_stage(job))]]
 
     def read(self, given: Given) -> Fields:
-        stage = number(given, "--zero-stage", lambda text: int(float(text))) if "--zero-stage" in given else 1
+        stage = number(given, "--zero-stage", lambda text: int(float(text)), 1)
         return {"layout.zero": zero_of(stage, "bf16" if "--bf16" in given else "fp16")}
 
 
 @dataclass(frozen=True)
-class InitialScale:
+class InitialLossScale:
     flags: tuple[str, ...] = ("--initial-loss-scale",)
 
     def write(self, job: Job) -> list[Line]:
@@ -105,12 +103,11 @@ class InitialScale:
     def read(self, given: Given) -> Fields:
         if "--fp16" not in given:
             return {}
-        given_scale = number(given, "--initial-loss-scale", float) if "--initial-loss-scale" in given else None
-        return {"recipe.loss_scale.initial": given_scale or USUAL_INITIAL_SCALE}
+        return {"recipe.loss_scale.initial": number(given, "--initial-loss-scale", float) or DEFAULT_INITIAL_SCALE}
 
 
 def written_stage(job: Job) -> int:
-    """For bf16 the file must say 0: that optimizer shards by itself."""
+    """For bf16 the file must state 0: DeepSpeed's bf16 optimizer always shards its states."""
     return 0 if job.precision == "bf16" else job.layout.zero
 
 
@@ -119,76 +116,78 @@ def _gated(job: Job) -> list[Line]:
 
 
 def _positions(job: Job) -> list[Line]:
-    """It refuses the flag with rotary positions, and wants it with the others."""
+    """Required, except with rotary positions, where it is refused."""
     return [["--max-position-embeddings", str(job.model.seq_len)]] if job.model.position != "rotary" else []
 
 
 def _own_data(job: Job) -> list[Line]:
-    return [["--data-path", Shell('"$DATA_PATH"')]]
+    return [["--data-path", Unquoted('"$DATA_PATH"')]]
 
 
 POSITIONS = {"learned": "absolute", "alibi": "alibi", "rotary": "rotary"}
 SPLITS = {"even": "type:transformer", "weighted": "type:transformer|embedding"}
-BLOCKS: dict[str, tuple[Entry, ...]] = {
+BLOCKS: dict[str, tuple[Flags, ...]] = {
     "MODEL": (
         *MODEL,
-        Constant(_positions, ("--max-position-embeddings",)),
-        Word("--position-embedding-type", "model.position", POSITIONS, "absolute"),
-        Switch("--embed-layernorm", "model.embedding_norm"),
-        Word("--glu-activation", "model.mlp", {"swiglu": "swiglu"}),
-        Constant(_gated, ("--no-bias-gelu-fusion",)),
-        Vocabulary(),
+        FixedFlags(_positions, ("--max-position-embeddings",)),
+        ChoiceFlag("--position-embedding-type", "model.position", POSITIONS, "absolute"),
+        SwitchFlag("--embed-layernorm", "model.embedding_norm"),
+        ChoiceFlag("--glu-activation", "model.mlp", {"swiglu": "swiglu"}),
+        FixedFlags(_gated, ("--no-bias-gelu-fusion",)),
+        PaddedVocabulary(),
     ),
     "LAYOUT": (
-        *CUT,
-        Word("--pp-partition-method", "layout.split", SPLITS),
-        Switch(
+        *PARALLELISM,
+        ChoiceFlag("--pp-partition-method", "layout.split", SPLITS),
+        SwitchFlag(
             "--checkpoint-activations", "layout.recompute", "full", "none", ("--deepspeed-activation-checkpointing",)
         ),
     ),
     "BATCH": (
-        BatchOf(("--global-batch-size", "--rampup-batch-size"), _batch_lines, read_batch),
-        Steps(read_batch),
+        BatchFlags(("--global-batch-size", "--rampup-batch-size"), ramp_up_lines, read_ramp_up),
+        TrainingLength(read_ramp_up),
     ),
     "OPTIMIZER": (
         *RECIPE,
-        Switch("--use-bnb-optimizer", "optimizer", "adam-8bit", "fused-adam"),
+        SwitchFlag("--use-bnb-optimizer", "optimizer", "adam-8bit", "fused-adam"),
         *PRECISION,
-        InitialScale(),
+        InitialLossScale(),
     ),
     "DATA": (
         DataPaths(_own_data),
-        Split(),
-        Switch("--reset-attention-mask", "data.documents", "apart", others=("--reset-position-ids",)),
-        Switch("--loss-on-targets-only", "data.loss_on", "targets", wanted=lambda job: job.model.objective == "prefix"),
-        Constant(
+        DataSplit(),
+        SwitchFlag("--reset-attention-mask", "data.documents", "apart", others=("--reset-position-ids",)),
+        SwitchFlag(
+            "--loss-on-targets-only", "data.loss_on", "targets", wanted=lambda job: job.model.objective == "prefix"
+        ),
+        FixedFlags(
             lambda job: [
                 ["--tokenizer-type", "PretrainedFromHF"],
-                ["--tokenizer-name-or-path", Shell('"$TOKENIZER"')],
+                ["--tokenizer-name-or-path", Unquoted('"$TOKENIZER"')],
                 ["--data-impl", "mmap"],
             ],
             ("--tokenizer-type", "--tokenizer-name-or-path", "--data-impl"),
         ),
     ),
     "OUTPUT": (
-        Checkpoints(),
-        Evaluation(read_batch, default_interval=1000),
-        Constant(lambda job: [["--log-interval", "1"]], ("--log-interval",)),
+        CheckpointFlags(),
+        EvaluationFlags(read_ramp_up, default_interval=1000),
+        FixedFlags(lambda job: [["--log-interval", "1"]], ("--log-interval",)),
     ),
     "DEEPSPEED": (
-        Constant(
-            lambda job: [["--deepspeed"], ["--deepspeed_config", Shell('"$HERE/ds_config.json"')]],
+        FixedFlags(
+            lambda job: [["--deepspeed"], ["--deepspeed_config", Unquoted('"$HERE/ds_config.json"')]],
             ("--deepspeed", "--deepspeed_config"),
         ),
-        Zero(),
+        DeepSpeedZero(),
     ),
 }
-TABLE = Table(BLOCKS, frozenset({"--sync-tp-duplicated-parameters", "--padded-vocab-size"}))
+TABLE = FlagTable(BLOCKS, frozenset({"--sync-tp-duplicated-parameters", "--padded-vocab-size"}))
 
 
-def to_megatron_deepspeed(job: Job) -> Exported:
-    job, cannot = fitted(job, presets.trainer(TRAINER))
-    cannot += _lost(job)
+def to_megatron_deepspeed(job: Job) -> LaunchFiles:
+    job, unsupported = adapt_job(job, presets.trainer(TRAINER))
+    unsupported += _unsupported(job)
     layout = {"zero": min(job.layout.zero, 1), "split": _split(job)}
     job = job.replace(layout={**job.layout.model_dump(), **layout})
     site = [
@@ -202,26 +201,26 @@ def to_megatron_deepspeed(job: Job) -> Exported:
     what = f"{job.cluster.devices} devices of {job.cluster.name} with Megatron-DeepSpeed"
     script = launch_script(job, what, entry, TABLE.lines(job), site, [])
     document = json.dumps(settings(job, written_stage(job)), indent=2) + "\n"
-    files = {"train.sh": script, "ds_config.json": document, "train.slurm": launching(job, "train.sh")}
-    return Exported(files, tuple(cannot))
+    files = {"train.sh": script, "ds_config.json": document, "train.slurm": slurm_script(job, "train.sh")}
+    return LaunchFiles(files, tuple(unsupported))
 
 
-def from_megatron_deepspeed(found: Launched) -> Found:
-    # DeepSpeed's own file, where the script writes one, has the last word on what both say; not on the batch's cut.
-    written: Fields = {}
-    for document in found.documents:
-        written = {path: value for path, value in fields_of(document).items() if path == "recipe.clip"}
-    values = nested({**found.stated, **TABLE.fields(found.given), **written})
-    if found.entry == PREFIX:
+def from_megatron_deepspeed(command: LaunchCommand) -> PartialJob:
+    # Gradient clipping of DeepSpeed's own file, where the script writes one, overrides the flag.
+    from_file: Fields = {}
+    for document in command.documents:
+        from_file = {path: value for path, value in fields_of(document).items() if path == "recipe.clip"}
+    values = nest({**command.stated, **TABLE.fields(command.given), **from_file})
+    if command.program == PREFIX:
         values.setdefault("model", {})["objective"] = "prefix"
         data = values.setdefault("data", {})
         data["prefix"] = "document" if data.get("documents") == "apart" else "row"
         data.setdefault("loss_on", "all")
-    return Found(values, TRAINER, found.unread(TABLE))
+    return PartialJob(values, TRAINER, command.unread(TABLE))
 
 
-def is_megatron_deepspeed(found: Launched) -> bool:
-    return any(flag in found.given or flag in found.unsure for flag in OURS)
+def is_megatron_deepspeed(command: LaunchCommand) -> bool:
+    return any(flag in command.given or flag in command.unsure for flag in OWN_FLAGS)
 
 
 def _split(job: Job) -> str:
@@ -230,41 +229,45 @@ def _split(job: Job) -> str:
     return "weighted" if job.model.layers % job.layout.pp else "even"
 
 
-def _lost(job: Job) -> Iterator[Cannot]:
+def _unsupported(job: Job) -> Iterator[Unsupported]:
     model, data, layout = job.model, job.data, job.layout
-    yield from lost_in_megatron(job)
-    yield from half_lost(job)
-    yield from environment_lost(job)
+    yield from unsupported_by_megatron(job)
+    yield from unsupported_loss_scale(job)
+    yield from unsupported_environment(job)
     if layout.zero > 1:
-        why = f"Its models are always a pipeline of DeepSpeed's, which refuses ZeRO {layout.zero}; 1 is used instead."
-        yield Cannot("layout.zero", why)
+        why = f"Its models are always DeepSpeed pipelines, which refuse ZeRO {layout.zero}; 1 is used instead."
+        yield Unsupported("layout.zero", why)
     elif layout.zero == 0 and job.precision == "bf16":
-        yield Cannot("layout.zero", SHARDS_ALREADY)
+        yield Unsupported("layout.zero", SHARDS_ALREADY)
     if not isinstance(layout.split, str):
-        yield Cannot("layout.split", f"It takes no list of layers; its {_split(job)} split is used instead.")
-    why = f"The tokenizer has it: TOKENIZER must name one with {model.vocab} tokens. The model is padded to its size."
-    yield Cannot("model.vocab", why)
+        yield Unsupported("layout.split", f"It takes no list of layers; its {_split(job)} split is used instead.")
+    why = f"It is the tokenizer's: TOKENIZER must name one with {model.vocab} tokens. The embedding is padded to size."
+    yield Unsupported("model.vocab", why)
     if model.padded_vocab is not None:
-        yield Cannot("model.padded_vocab", "It is given as the padded size, which is read back as the vocabulary.")
+        yield Unsupported(
+            "model.padded_vocab", "Only the padded size is written, which is read back as the vocabulary."
+        )
     if model.kv_heads != model.heads:
-        why = f"It has no grouped attention; every one of the {model.heads} heads has keys and values of its own."
-        yield Cannot("model.kv_heads", why)
+        why = f"It has no grouped-query attention; each of the {model.heads} heads has its own keys and values."
+        yield Unsupported("model.kv_heads", why)
     if model.norm != "layernorm":
-        yield Cannot("model.norm", "It has no RMSNorm; LayerNorm is used instead.")
+        yield Unsupported("model.norm", "It has no RMSNorm; LayerNorm is used instead.")
     if not model.bias:
-        yield Cannot("model.bias", "Its linear layers always have biases.")
+        yield Unsupported("model.bias", "Its linear layers always have biases.")
     if not model.tied_embeddings:
-        yield Cannot("model.tied_embeddings", "Its logits always use the word embedding's matrix.")
+        yield Unsupported("model.tied_embeddings", "Its output layer always shares the word embedding.")
     if model.rotary_base != 10000.0:
-        yield Cannot("model.rotary_base", "Its rotary angles have the base 10000.")
+        yield Unsupported("model.rotary_base", "Its rotary base is 10000.")
     if data.source == "synthetic":
-        yield Cannot("data.source", "It makes up no data: set DATA_PATH to the prefix of a .bin and .idx file.")
+        yield Unsupported(
+            "data.source", "It has no synthetic data: set DATA_PATH to the prefix of a .bin and .idx file."
+        )
     if model.objective == "causal" and (data.prefix, data.loss_on) != ("row", "targets"):
-        yield Cannot("data.prefix", "Prefixes are for prefix-LMs only; there are none.")
-        yield Cannot("data.loss_on", "Prefixes are for prefix-LMs only; every token counts.")
+        yield Unsupported("data.prefix", "Only prefix-LMs have prefixes; there are none.")
+        yield Unsupported("data.loss_on", "Only prefix-LMs have prefixes; the loss is over all tokens.")
     if model.objective == "prefix" and data.prefix == "row" and data.documents == "apart":
-        yield Cannot("data.prefix", "With documents apart it draws a prefix for every document.")
+        yield Unsupported("data.prefix", "With documents apart it draws a prefix in each document.")
     if job.optimizer == "adam":
-        yield Cannot("optimizer", "Its Adam is always Apex's fused one.")
+        yield Unsupported("optimizer", "Its Adam is always Apex's fused one.")
     if job.saving.asynchronous:
-        yield Cannot("saving.asynchronous", "It waits until a checkpoint is written.")
+        yield Unsupported("saving.asynchronous", "It has no asynchronous checkpoints.")

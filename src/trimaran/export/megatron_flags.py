@@ -1,34 +1,33 @@
-"""What the flags mean that both Megatrons have: the entries with several flags, and the tables both share.
+"""The flags that both Megatrons have: entries of several flags, the tables that both share, and what neither offers.
 
-What is one fork's alone is in megatron_deepspeed.py and megatron_lm.py.
+This is the one place that names them: the ledger's readers of logs and notes look names up here. The flags of only one
+fork are in megatron_deepspeed.py and megatron_lm.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trimaran.export.entries import Constant, Entry, Fields, Given, Line, Value, Word, always, number
-from trimaran.spec import Batch, Job, Mistake
+from trimaran.export.adapt import Unsupported
+from trimaran.export.flags import ChoiceFlag, Fields, FixedFlags, Flags, Given, Line, ValueFlag, always, number
+from trimaran.export.megatron_batch import evaluation_steps
+from trimaran.spec import Job, Mistake, Validation
 
 
 @dataclass(frozen=True)
-class Betas:
+class AdamBetas:
     flags: tuple[str, ...] = ("--adam-beta1", "--adam-beta2")
 
     def write(self, job: Job) -> list[Line]:
         return [[flag, str(beta)] for flag, beta in zip(self.flags, job.recipe.betas, strict=True)]
 
     def read(self, given: Given) -> Fields:
-        defaults = (0.9, 0.999)
-        betas = [
-            number(given, flag, float) if flag in given else default
-            for flag, default in zip(self.flags, defaults, strict=True)
-        ]
-        return {"recipe.betas": tuple(betas)}
+        first, second = self.flags
+        return {"recipe.betas": (number(given, first, float, 0.9), number(given, second, float, 0.999))}
 
 
 @dataclass(frozen=True)
-class Clip:
-    """Megatron says 0 where nothing is clipped."""
+class GradientClipping:
+    """0 where gradients are not clipped."""
 
     flags: tuple[str, ...] = ("--clip-grad",)
 
@@ -36,21 +35,20 @@ class Clip:
         return [["--clip-grad", str(job.recipe.clip or 0.0)]]
 
     def read(self, given: Given) -> Fields:
-        clip = number(given, "--clip-grad", float) if "--clip-grad" in given else 1.0
-        return {"recipe.clip": clip or None}
+        return {"recipe.clip": number(given, "--clip-grad", float, 1.0) or None}
 
 
 @dataclass(frozen=True)
 class DataPaths:
-    """--data-path PREFIX, or WEIGHT PREFIX WEIGHT PREFIX …; `made_up` is how a trainer says 'synthetic'."""
+    """--data-path PREFIX, or WEIGHT PREFIX WEIGHT PREFIX …; `synthetic` gives a trainer's flags for made-up data."""
 
-    made_up: Callable[[Job], list[Line]]
+    synthetic: Callable[[Job], list[Line]]
     flags: tuple[str, ...] = ("--data-path", "--mock-data")
 
     def write(self, job: Job) -> list[Line]:
         source = job.data.source
         if source == "synthetic":
-            return self.made_up(job)
+            return self.synthetic(job)
         if isinstance(source, str):
             return [["--data-path", path_word(source)]]
         return [["--data-path", *(word for path, weight in source.items() for word in (str(weight), path_word(path)))]]
@@ -72,12 +70,12 @@ class DataPaths:
 
 
 def path_word(path: str) -> str:
-    """A path that begins with a dash would be taken for a flag."""
+    """A path that begins with a dash would be parsed as a flag."""
     return f"./{path}" if path.startswith("-") else path
 
 
 @dataclass(frozen=True)
-class Split:
+class DataSplit:
     """--split 0.99,0.01,0: shares for training, validation and test."""
 
     wanted: Callable[[Job], bool] = always
@@ -100,7 +98,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class CheckpointFlags:
     flags: tuple[str, ...] = ("--save", "--load", "--save-interval")
 
     def write(self, job: Job) -> list[Line]:
@@ -120,84 +118,7 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
-class BatchOf:
-    """The global batch and its ramp-up, which the forks say differently; `read_batch` knows how."""
-
-    flags: tuple[str, ...]
-    lines: Callable[[Job], list[Line]]
-    read_batch: Callable[[Given], Batch | None]
-
-    def write(self, job: Job) -> list[Line]:
-        return self.lines(job)
-
-    def read(self, given: Given) -> Fields:
-        batch = self.read_batch(given)
-        return {} if batch is None else {"batch": batch.model_dump(exclude_none=True)}
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Megatron counts samples where a batch ramps up; --train-iters and the like are read too."""
-
-    read_batch: Callable[[Given], Batch | None]
-    flags: tuple[str, ...] = ("--train-samples", "--train-iters", "--lr-warmup-iters", "--lr-decay-iters")
-
-    def write(self, job: Job) -> list[Line]:
-        return [["--train-samples", str(job.samples)]]
-
-    def read(self, given: Given) -> Fields:
-        batch, fields = self.read_batch(given), Fields()
-        if "--train-iters" in given:
-            fields["steps"] = number(given, "--train-iters", int)
-        elif "--train-samples" in given and batch is not None:
-            fields["steps"] = steps_for(number(given, "--train-samples", int), batch)
-        for flag, path in (
-            ("--lr-warmup-iters", "recipe.warmup_samples"),
-            ("--lr-decay-iters", "recipe.decay_samples"),
-        ):
-            if flag in given and batch is not None and number(given, flag, int):
-                fields[path] = number(given, flag, int) * batch.size
-        return fields
-
-
-def steps_for(samples: int, batch: Batch) -> int:
-    """Whole steps that so many samples give, those of the ramp-up included."""
-    consumed = steps = 0
-    while consumed < samples and batch.size_after(consumed) < batch.size:
-        consumed, steps = consumed + batch.size_after(consumed), steps + 1
-    return max(1, steps + max(0, samples - consumed) // batch.size)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """So many iterations of the whole batch, where a Job says samples."""
-
-    read_batch: Callable[[Given], Batch | None]
-    default_interval: int | None  # the trainer's
-    flags: tuple[str, ...] = ("--eval-interval", "--eval-iters")
-
-    def write(self, job: Job) -> list[Line]:
-        every = job.validation.every
-        if every is None:
-            # Megatron-LM divides by the interval even where nothing is evaluated.
-            return [["--eval-interval", str(job.steps)], ["--eval-iters", "0"]]
-        return [["--eval-interval", str(every)], ["--eval-iters", str(evaluation_steps(job))]]
-
-    def read(self, given: Given) -> Fields:
-        batch = self.read_batch(given)
-        every = number(given, "--eval-interval", int) if "--eval-interval" in given else self.default_interval
-        steps = number(given, "--eval-iters", int) if "--eval-iters" in given else 100
-        if not steps or not every or batch is None:
-            return {"validation.every": None}
-        return {"validation.every": every, "validation.samples": steps * batch.size}
-
-
-def evaluation_steps(job: Job) -> int:
-    return max(1, -(-job.validation.samples // job.batch.size))
-
-
-@dataclass(frozen=True)
-class Numbers:
+class PrecisionFlags:
     """--bf16 or --fp16, neither for fp32; --fp8-format beside --bf16."""
 
     flags: tuple[str, ...] = ("--bf16", "--fp16", "--fp8-format")
@@ -211,44 +132,73 @@ class Numbers:
         return {"precision": next((value for flag, value in named.items() if flag in given), "fp32")}
 
 
-def in_half(job: Job) -> bool:
+def is_fp16(job: Job) -> bool:
     return job.precision == "fp16"
 
 
-MODEL: tuple[Entry, ...] = (
-    Value("--num-layers", "model.layers", int),
-    Value("--hidden-size", "model.hidden", int),
-    Value("--ffn-hidden-size", "model.ffn_hidden", int),
-    Value("--num-attention-heads", "model.heads", int),
-    Value("--seq-length", "model.seq_len", int),
+MODEL: tuple[Flags, ...] = (
+    ValueFlag("--num-layers", "model.layers", int),
+    ValueFlag("--hidden-size", "model.hidden", int),
+    ValueFlag("--ffn-hidden-size", "model.ffn_hidden", int),
+    ValueFlag("--num-attention-heads", "model.heads", int),
+    ValueFlag("--seq-length", "model.seq_len", int),
     # Our Jobs have no dropout, and Megatron's default is a tenth.
-    Constant(
+    FixedFlags(
         lambda job: [["--attention-dropout", "0.0"], ["--hidden-dropout", "0.0"]],
         ("--attention-dropout", "--hidden-dropout"),
     ),
 )
-CUT: tuple[Entry, ...] = (
-    Value("--tensor-model-parallel-size", "layout.tp", int, 1),
-    Value("--pipeline-model-parallel-size", "layout.pp", int, 1),
-    Value("--micro-batch-size", "layout.micro_batch", int),
+PARALLELISM: tuple[Flags, ...] = (
+    ValueFlag("--tensor-model-parallel-size", "layout.tp", int, 1),
+    ValueFlag("--pipeline-model-parallel-size", "layout.pp", int, 1),
+    ValueFlag("--micro-batch-size", "layout.micro_batch", int),
 )
-ADAM = Word("--optimizer", "optimizer", dict.fromkeys(("adam", "adam-8bit", "fused-adam"), "adam"))  # whichever it is
-RECIPE: tuple[Entry, ...] = (
+ADAM = ChoiceFlag("--optimizer", "optimizer", dict.fromkeys(("adam", "adam-8bit", "fused-adam"), "adam"))
+RECIPE: tuple[Flags, ...] = (
     ADAM,
-    Value("--lr", "recipe.learning_rate", float),
-    Value("--min-lr", "recipe.minimum_learning_rate", float, 0.0),
-    Word("--lr-decay-style", "recipe.schedule", {w: w for w in ("constant", "linear", "cosine")}, "linear"),
-    Value("--lr-warmup-samples", "recipe.warmup_samples", int),
-    Value("--lr-decay-samples", "recipe.decay_samples", int),
-    Betas(),
-    Value("--adam-eps", "recipe.eps", float, 1e-8),
-    Value("--weight-decay", "recipe.weight_decay", float, 0.01),
-    Clip(),
-    Value("--seed", "seed", int, 1234),
+    ValueFlag("--lr", "recipe.learning_rate", float),
+    ValueFlag("--min-lr", "recipe.minimum_learning_rate", float, 0.0),
+    ChoiceFlag("--lr-decay-style", "recipe.schedule", {w: w for w in ("constant", "linear", "cosine")}, "linear"),
+    ValueFlag("--lr-warmup-samples", "recipe.warmup_samples", int),
+    ValueFlag("--lr-decay-samples", "recipe.decay_samples", int),
+    AdamBetas(),
+    ValueFlag("--adam-eps", "recipe.eps", float, 1e-8),
+    ValueFlag("--weight-decay", "recipe.weight_decay", float, 0.01),
+    GradientClipping(),
+    ValueFlag("--seed", "seed", int, 1234),
 )
-LOSS_SCALE: tuple[Entry, ...] = (
-    Value("--loss-scale-window", "recipe.loss_scale.window", lambda text: int(float(text)), 1000, in_half),
-    Value("--hysteresis", "recipe.loss_scale.hysteresis", int, 2, in_half),
-    Value("--min-loss-scale", "recipe.loss_scale.minimum", float, 1.0, in_half),
+LOSS_SCALE: tuple[Flags, ...] = (
+    ValueFlag("--loss-scale-window", "recipe.loss_scale.window", lambda text: int(float(text)), 1000, is_fp16),
+    ValueFlag("--hysteresis", "recipe.loss_scale.hysteresis", int, 2, is_fp16),
+    ValueFlag("--min-loss-scale", "recipe.loss_scale.minimum", float, 1.0, is_fp16),
 )
-PRECISION: tuple[Entry, ...] = (Numbers(), *LOSS_SCALE)
+PRECISION: tuple[Flags, ...] = (PrecisionFlags(), *LOSS_SCALE)
+
+
+def unsupported_by_megatron(job: Job) -> Iterator[Unsupported]:
+    saving, validation, recipe = job.saving, job.validation, job.recipe
+    if saving.folder is None and saving != type(saving)():
+        yield Unsupported("saving", "Without a folder there are no checkpoints, so this is left out.")
+    if saving.folder is not None:
+        yield Unsupported("saving.keep", "It keeps every checkpoint; remove old ones yourself.")
+        if saving.every is None:
+            yield Unsupported("saving.every", f"It needs an interval; {job.steps}, the whole run, is used instead.")
+        if saving.minutes is not None:
+            yield Unsupported("saving.minutes", "It counts iterations, not minutes, between two checkpoints.")
+        if saving.folder.startswith("-"):
+            yield Unsupported(
+                "saving.folder", f"A leading dash would be parsed as a flag; ./{saving.folder} is written instead."
+            )
+    if validation.every is None and validation.samples != Validation().samples:
+        yield Unsupported("validation.samples", "There is no evaluation, so this is left out.")
+    if validation.every is not None and validation.samples % job.batch.size:
+        rounds = evaluation_steps(job)
+        why = f"It evaluates whole batches; {rounds} of {job.batch.size} samples are used instead."
+        yield Unsupported("validation.samples", why)
+    if set(recipe.undecayed) != {"norms", "biases"}:
+        yield Unsupported("recipe.undecayed", "It exempts norms and biases from weight decay, and nothing else.")
+    elif recipe.undecayed != type(recipe)().undecayed:
+        yield Unsupported("recipe.undecayed", "Norms and biases are exempt from weight decay, in whatever order.")
+    sources = [job.data.source] if isinstance(job.data.source, str) else list(job.data.source)
+    if any(path.startswith("-") for path in sources):
+        yield Unsupported("data.source", "A leading dash would be parsed as a flag; ./ is written before it.")

@@ -1,43 +1,57 @@
-"""Megatron-LM of today: train.sh and train.slurm.
+"""Megatron-LM: train.sh and train.slurm.
 
-Flags as in its megatron/training/arguments.py at d98e8a6 (August 2026). It accepts --rampup-batch-size and ignores it;
---step-batch-size-schedule says the same step by step.
+Flags as in its megatron/training/arguments.py at d98e8a6 (August 2026).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trimaran.export.batch_steps import batch_lines, ramps, read_batch
-from trimaran.export.entries import Constant, Entry, Fields, Given, Line, Switch, Table, Value, Word, nested, number
-from trimaran.export.exported import Cannot, Exported
-from trimaran.export.fitting import fitted
-from trimaran.export.found import Found
-from trimaran.export.launch import environment_lost, launch_script
-from trimaran.export.launched import Launched
-from trimaran.export.lost import lost_in_megatron
+from trimaran.export.adapt import LaunchFiles, Unsupported, adapt_job
+from trimaran.export.flags import (
+    ChoiceFlag,
+    Fields,
+    FixedFlags,
+    Flags,
+    FlagTable,
+    Given,
+    Line,
+    SwitchFlag,
+    ValueFlag,
+    as_text,
+    nest,
+    number,
+)
+from trimaran.export.launch_command import LaunchCommand
+from trimaran.export.launch_script import launch_script, slurm_script, unsupported_environment
+from trimaran.export.megatron_batch import (
+    BatchFlags,
+    EvaluationFlags,
+    TrainingLength,
+    has_ramp_up,
+    read_schedule,
+    schedule_lines,
+)
 from trimaran.export.megatron_flags import (
-    CUT,
     MODEL,
+    PARALLELISM,
     PRECISION,
     RECIPE,
-    BatchOf,
-    Checkpoints,
+    CheckpointFlags,
     DataPaths,
-    Evaluation,
-    Split,
-    Steps,
-    in_half,
+    DataSplit,
+    is_fp16,
+    unsupported_by_megatron,
 )
-from trimaran.export.pipeline_stages import Stages
-from trimaran.export.slurm import launching
+from trimaran.export.partial_job import PartialJob
+from trimaran.export.pipeline_stages import PipelineSplitFlags
 from trimaran.spec import Job, LossScale, presets
 
 TRAINER = "megatron-lm"
-SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+SHARDING_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 @dataclass(frozen=True)
-class GroupedHeads:
+class GroupedQueryAttention:
     flags: tuple[str, ...] = ("--group-query-attention", "--num-query-groups")
 
     def write(self, job: Job) -> list[Line]:
@@ -51,8 +65,8 @@ class GroupedHeads:
 
 
 @dataclass(frozen=True)
-class Zero:
-    """The distributed optimizer is ZeRO 1; Megatron-FSDP is 2 and 3. A reduction that overlaps costs nothing more."""
+class ShardingFlags:
+    """The distributed optimizer is ZeRO 1; Megatron-FSDP is 2 and 3."""
 
     flags: tuple[str, ...] = (
         "--use-distributed-optimizer",
@@ -68,20 +82,20 @@ class Zero:
         if zero:
             lines += [["--use-distributed-optimizer"], ["--overlap-param-gather"]]
         if zero > 1:
-            lines += [["--use-megatron-fsdp"], ["--data-parallel-sharding-strategy", SHARDED[zero]]]
+            lines += [["--use-megatron-fsdp"], ["--data-parallel-sharding-strategy", SHARDING_STRATEGIES[zero]]]
             lines += [["--ckpt-format", "fsdp_dtensor"]]
         return lines
 
     def read(self, given: Given) -> Fields:
         if "--use-megatron-fsdp" in given or "--use-custom-fsdp" in given:
             strategy = given.get("--data-parallel-sharding-strategy", ["optim_grads_params"])[0]
-            stages = {"no_shard": 0, "optim": 1, **{word: stage for stage, word in SHARDED.items()}}
+            stages = {"no_shard": 0, "optim": 1, **{word: stage for stage, word in SHARDING_STRATEGIES.items()}}
             return {"layout.zero": stages.get(strategy, 3)}
         return {"layout.zero": int("--use-distributed-optimizer" in given)}
 
 
 @dataclass(frozen=True)
-class Recomputing:
+class RecomputeFlags:
     flags: tuple[str, ...] = (
         "--recompute-granularity",
         "--recompute-method",
@@ -91,12 +105,11 @@ class Recomputing:
     )
 
     def write(self, job: Job) -> list[Line]:
-        whole = [
-            ["--recompute-granularity", "full"],
-            ["--recompute-method", "uniform"],
-            ["--recompute-num-layers", "1"],
-        ]
-        return {"full": whole, "selective": [["--recompute-granularity", "selective"]]}.get(job.layout.recompute, [])
+        if job.layout.recompute == "none":
+            return []
+        every_layer = [["--recompute-method", "uniform"], ["--recompute-num-layers", "1"]]
+        granularity = ["--recompute-granularity", job.layout.recompute]
+        return [granularity, *(every_layer if job.layout.recompute == "full" else [])]
 
     def read(self, given: Given) -> Fields:
         if "--checkpoint-activations" in given:  # of older versions
@@ -107,30 +120,31 @@ class Recomputing:
         return {"layout.recompute": word if word in ("full", "selective") else "none"}
 
 
-def _unfused(job: Job) -> list[Line]:
-    """Its fused bias and GELU need a bias."""
+def _without_fusion(job: Job) -> list[Line]:
+    """The fused bias-GELU kernel needs a bias."""
     return [["--no-bias-gelu-fusion"]] if job.model.mlp == "gelu" and not job.model.bias else []
 
 
-def _attention(job: Job) -> list[Line]:
+def _attention_backend(job: Job) -> list[Line]:
     return [["--attention-backend", "flash"]] if job.precision != "fp32" else []
 
 
-def _rotary(job: Job) -> bool:
+def _is_rotary(job: Job) -> bool:
     return job.model.position == "rotary"
 
 
 @dataclass(frozen=True)
 class RotaryBase:
-    """A whole number."""
+    """An integer."""
 
     flags: tuple[str, ...] = ("--rotary-base",)
 
     def write(self, job: Job) -> list[Line]:
-        return [["--rotary-base", str(_rotary_base(job))]] if _rotary(job) else []
+        return [["--rotary-base", str(_rotary_base(job))]] if _is_rotary(job) else []
 
     def read(self, given: Given) -> Fields:
-        return {"model.rotary_base": number(given, "--rotary-base", float)} if "--rotary-base" in given else {}
+        base = number(given, "--rotary-base", float)
+        return {} if base is None else {"model.rotary_base": base}
 
 
 def _rotary_base(job: Job) -> int:
@@ -138,68 +152,70 @@ def _rotary_base(job: Job) -> int:
 
 
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope"}
-BLOCKS: dict[str, tuple[Entry, ...]] = {
+BLOCKS: dict[str, tuple[Flags, ...]] = {
     "MODEL": (
         *MODEL,
-        Constant(
+        FixedFlags(
             lambda job: [["--max-position-embeddings", str(job.model.seq_len)]],
             ("--max-position-embeddings",),
         ),
-        GroupedHeads(),
-        Word("--position-embedding-type", "model.position", POSITIONS, "learned_absolute"),
+        GroupedQueryAttention(),
+        ChoiceFlag("--position-embedding-type", "model.position", POSITIONS, "learned_absolute"),
         RotaryBase(),
-        Word("--normalization", "model.norm", {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}, "LayerNorm"),
-        Switch("--swiglu", "model.mlp", "swiglu"),
-        Switch("--disable-bias-linear", "model.bias", False, True),
-        Constant(_unfused, ("--no-bias-gelu-fusion",)),
-        Switch("--untie-embeddings-and-output-weights", "model.tied_embeddings", False),
-        Value("--vocab-size", "model.vocab", int),
-        Value("--padded-vocab-size", "model.padded_vocab", int),
-        Constant(
+        ChoiceFlag("--normalization", "model.norm", {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}, "LayerNorm"),
+        SwitchFlag("--swiglu", "model.mlp", "swiglu"),
+        SwitchFlag("--disable-bias-linear", "model.bias", False, True),
+        FixedFlags(_without_fusion, ("--no-bias-gelu-fusion",)),
+        SwitchFlag("--untie-embeddings-and-output-weights", "model.tied_embeddings", False),
+        ValueFlag("--vocab-size", "model.vocab", int),
+        ValueFlag("--padded-vocab-size", "model.padded_vocab", int),
+        FixedFlags(
             lambda job: [["--tokenizer-type", "NullTokenizer"], ["--make-vocab-size-divisible-by", "128"]],
             ("--tokenizer-type", "--make-vocab-size-divisible-by"),
         ),
     ),
     "LAYOUT": (
-        *CUT,
-        Stages(),
-        Switch("--sequence-parallel", "layout.sequence_parallel"),
-        Recomputing(),
-        Zero(),
-        Constant(_attention, ("--attention-backend",)),
+        *PARALLELISM,
+        PipelineSplitFlags(),
+        SwitchFlag("--sequence-parallel", "layout.sequence_parallel"),
+        RecomputeFlags(),
+        ShardingFlags(),
+        FixedFlags(_attention_backend, ("--attention-backend",)),
     ),
     "BATCH": (
-        BatchOf(("--global-batch-size", "--step-batch-size-schedule", "--rampup-batch-size"), batch_lines, read_batch),
-        Steps(read_batch),
+        BatchFlags(
+            ("--global-batch-size", "--step-batch-size-schedule", "--rampup-batch-size"), schedule_lines, read_schedule
+        ),
+        TrainingLength(read_schedule),
     ),
     "OPTIMIZER": (
         *RECIPE,
         *PRECISION,
-        Value("--initial-loss-scale", "recipe.loss_scale.initial", float, None, in_half),
+        ValueFlag("--initial-loss-scale", "recipe.loss_scale.initial", float, None, is_fp16),
     ),
     "DATA": (
         DataPaths(lambda job: [["--mock-data"]]),
-        Split(lambda job: job.data.source != "synthetic"),
-        Switch("--dataloader-inter-document-masking", "data.documents", "apart", others=("--reset-position-ids",)),
+        DataSplit(lambda job: job.data.source != "synthetic"),
+        SwitchFlag("--dataloader-inter-document-masking", "data.documents", "apart", others=("--reset-position-ids",)),
     ),
     "OUTPUT": (
-        Checkpoints(),
-        Switch("--async-save", "saving.asynchronous"),
-        Evaluation(read_batch, default_interval=None),
-        Constant(
+        CheckpointFlags(),
+        SwitchFlag("--async-save", "saving.asynchronous"),
+        EvaluationFlags(read_schedule, default_interval=None),
+        FixedFlags(
             lambda job: [["--log-interval", "1"], ["--log-throughput"]],
             ("--log-interval", "--log-throughput"),
         ),
     ),
 }
-READ_ASIDE = ("--use-rotary-position-embeddings", "--reset-attention-mask", "--use-custom-fsdp")
-MEANINGLESS = ("--use-mcore-models", "--use-flash-attn", "--transformer-impl")
-TABLE = Table(BLOCKS, frozenset((*READ_ASIDE, *MEANINGLESS)))
+READ_BELOW = ("--use-rotary-position-embeddings", "--reset-attention-mask", "--use-custom-fsdp")
+WITHOUT_EFFECT = ("--use-mcore-models", "--use-flash-attn", "--transformer-impl")
+TABLE = FlagTable(BLOCKS, frozenset((*READ_BELOW, *WITHOUT_EFFECT)))
 
 
-def to_megatron_lm(job: Job) -> Exported:
-    job, cannot = fitted(job, presets.trainer(TRAINER))
-    cannot += _lost(job)
+def to_megatron_lm(job: Job) -> LaunchFiles:
+    job, unsupported = adapt_job(job, presets.trainer(TRAINER))
+    unsupported += _unsupported(job)
     if job.model.position == "alibi":
         job = job.replace(
             model=job.model.replace(position="rotary" if job.model.head_dim % 2 == 0 else "learned").model_dump()
@@ -210,53 +226,59 @@ def to_megatron_lm(job: Job) -> Exported:
     exports = [one] if job.layout.zero < 2 and "CUDA_DEVICE_MAX_CONNECTIONS" not in job.environment else []
     what = f"{job.cluster.devices} devices of {job.cluster.name} with Megatron-LM"
     script = launch_script(job, what, "pretrain_gpt.py", TABLE.lines(job), site, exports)
-    return Exported({"train.sh": script, "train.slurm": launching(job, "train.sh")}, tuple(cannot))
+    return LaunchFiles({"train.sh": script, "train.slurm": slurm_script(job, "train.sh")}, tuple(unsupported))
 
 
-def from_megatron_lm(found: Launched) -> Found:
-    fields = {**found.stated, **TABLE.fields(found.given)}
-    if "--use-rotary-position-embeddings" in found.given:
+def from_megatron_lm(command: LaunchCommand) -> PartialJob:
+    fields = {**command.stated, **TABLE.fields(command.given)}
+    if "--use-rotary-position-embeddings" in command.given:
         fields["model.position"] = "rotary"
-    if "--reset-attention-mask" in found.given:
+    if "--reset-attention-mask" in command.given:
         fields["data.documents"] = "apart"
     if fields.get("model.mlp") == "swiglu" and "model.ffn_hidden" not in fields and "model.hidden" in fields:
         fields["model.ffn_hidden"] = int(4 * fields["model.hidden"] * 2 / 3 / 64) * 64
-    if "model.vocab" not in fields and "model.padded_vocab" in fields:  # a tokenizer's, which the file names only
+    if "model.vocab" not in fields and "model.padded_vocab" in fields:  # only the tokenizer knows it
         fields["model.vocab"] = fields.pop("model.padded_vocab")
     fields["optimizer"] = "fused-adam"
-    unread = found.unread(TABLE)
-    schedule = found.given.get("--step-batch-size-schedule")
-    if schedule and "ramp" not in fields.get("batch", {}):  # not in equal steps: only the last batch is taken
-        unread += (" ".join(["--step-batch-size-schedule", *schedule]),)
-    return Found(nested(fields), TRAINER, unread)
+    unread = command.unread(TABLE)
+    schedule = command.given.get("--step-batch-size-schedule")
+    if schedule and "ramp" not in fields.get("batch", {}):  # not in equal steps: only the last batch was read
+        unread += (as_text("--step-batch-size-schedule", schedule),)
+    return PartialJob(nest(fields), TRAINER, unread)
 
 
-def _lost(job: Job) -> Iterator[Cannot]:
+def _unsupported(job: Job) -> Iterator[Unsupported]:
     model, data = job.model, job.data
-    yield from lost_in_megatron(job)
-    yield from environment_lost(job)
+    yield from unsupported_by_megatron(job)
+    yield from unsupported_environment(job)
     if model.position == "alibi":
         instead = "rotary" if model.head_dim % 2 == 0 else "learned"
-        yield Cannot("model.position", f"It has no ALiBi; {instead} positions are used instead.")
+        yield Unsupported("model.position", f"It has no ALiBi; {instead} positions are used instead.")
     if model.embedding_norm:
-        yield Cannot("model.embedding_norm", "It has no norm after the word embedding; there is none.")
+        yield Unsupported("model.embedding_norm", "It has no norm after the word embedding; it is left out.")
     if model.objective != "causal":
-        yield Cannot("model.objective", "It has no prefix-LM; all attention is causal and every token counts.")
-    if (data.prefix, data.loss_on) != ("row", "targets"):
-        yield Cannot("data.prefix", "It has no prefix-LM, so no prefix is drawn.")
-        yield Cannot("data.loss_on", "It has no prefix-LM; every token counts.")
-    if model.rotary_base != (_rotary_base(job) if _rotary(job) else 10000.0):
-        why = (
-            f"It takes a whole number; {_rotary_base(job)} is used instead." if _rotary(job) else "Nothing is rotated."
+        yield Unsupported(
+            "model.objective", "It has no prefix-LM; attention is causal and the loss is over all tokens."
         )
-        yield Cannot("model.rotary_base", why)
-    if job.batch.ramp is not None and not ramps(job.batch):
-        yield Cannot("batch.ramp", "It starts at the whole batch already, so it is left out.")
+    if (data.prefix, data.loss_on) != ("row", "targets"):
+        yield Unsupported("data.prefix", "It has no prefix-LM, so no prefix is drawn.")
+        yield Unsupported("data.loss_on", "It has no prefix-LM; the loss is over all tokens.")
+    if model.rotary_base != (_rotary_base(job) if _is_rotary(job) else 10000.0):
+        why = (
+            f"It takes an integer; {_rotary_base(job)} is used instead."
+            if _is_rotary(job)
+            else "There are no rotary positions."
+        )
+        yield Unsupported("model.rotary_base", why)
+    if job.batch.ramp is not None and not has_ramp_up(job.batch):
+        yield Unsupported("batch.ramp", "It starts at the full batch, so it is left out.")
     if data.source == "synthetic" and data.validation != type(data)().validation:
-        yield Cannot("data.validation", "Made-up data has no documents to keep from training.")
+        yield Unsupported("data.validation", "Synthetic data has no documents to hold out.")
     if job.optimizer == "adam":
-        yield Cannot("optimizer", "Its Adam is the fused one of Transformer Engine or Apex where either is installed.")
+        yield Unsupported(
+            "optimizer", "Its Adam is the fused one of Transformer Engine or Apex where either is installed."
+        )
     if job.precision != "fp16" and job.recipe.loss_scale != LossScale():
-        yield Cannot("recipe.loss_scale", "It is for fp16 only, so it is left out.")
+        yield Unsupported("recipe.loss_scale", "It is for fp16 only, so it is left out.")
     if job.saving.folder is not None and job.saving.asynchronous and job.layout.zero > 1:
-        yield Cannot("saving.asynchronous", "With Megatron-FSDP checkpoints are not written in the background.")
+        yield Unsupported("saving.asynchronous", "Megatron-FSDP has no asynchronous checkpoints.")

@@ -1,7 +1,7 @@
-"""A launch script as its words: variables put in, quotes taken off, blocks such as GPT_ARGS=" --a 1 " opened.
+"""A launch script's commands as lists of words: variables expanded, quotes removed, GPT_ARGS=" --a 1 " split.
 
-Only what launch scripts do is followed: assignments, arrays, here-documents, `${NAME:-default}`. Nothing is run, so
-what a command or arithmetic would give stays as it is written, with its `$`.
+Only what launch scripts use is supported: assignments, arrays, here-documents, `${NAME:-default}`. Nothing is executed,
+so command substitutions and arithmetic stay as written, with their `$`.
 """
 
 import re
@@ -9,20 +9,20 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)\Z", re.DOTALL)
-_HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n(.*?)^[ \t]*\2[ \t]*$", re.DOTALL | re.MULTILINE)
-_NAMED = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?[-=?]([^}]*))?\})")
-_RUN = re.compile(r"(?<!\\)(\$\(|`[^`]*`)")  # what only a running shell could say
-UNKNOWN = "\0"  # stands before such a piece of a word, and before variables that the script does not set
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)\Z", re.DOTALL)
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n(.*?)^[ \t]*\2[ \t]*$", re.DOTALL | re.MULTILINE)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?[-=?]([^}]*))?\})")
+_SUBSTITUTION = re.compile(r"(?<!\\)(\$\(|`[^`]*`)")  # only a running shell knows its value
+UNKNOWN = "\0"  # marks such a piece of a word, and a variable that the script does not set
 _SBATCH = re.compile(r"^#SBATCH\s+(--[\w-]+)(?:[ =]\s*([^\s#]+))?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Script:
     commands: list[list[str]]
-    exported: dict[str, str] = field(default_factory=dict)  # variables for the processes, those that nothing else uses
+    exported: dict[str, str] = field(default_factory=dict)  # variables that only the started processes use
     documents: list[str] = field(default_factory=list)  # here-documents
-    sbatch: dict[str, str] = field(default_factory=dict)  # options in its first lines
+    sbatch: dict[str, str] = field(default_factory=dict)  # #SBATCH options
 
 
 def read_script(text: str) -> Script:
@@ -30,33 +30,33 @@ def read_script(text: str) -> Script:
     known: dict[str, list[str]] = {}  # a variable's words; a plain one has one word
     if sbatch.get("--nodes", "").isdigit():
         known["SLURM_NNODES"] = known["SLURM_JOB_NUM_NODES"] = [sbatch["--nodes"]]
-    bodies = [(quote, body) for quote, _, _, body in _HERE.findall(text)]
+    bodies = [(quote, body) for quote, _, _, body in _HERE_DOCUMENT.findall(text)]
     commands, exported = list[list[str]](), list[str]()
-    for raw_words in _statements(_HERE.sub(lambda found: found[3], text)):
+    for raw_words in _statements(_HERE_DOCUMENT.sub(lambda found: found[3], text)):
         words = list(raw_words)
         exports = words[0] == "export"
         words = words[1:] if words[0] in ("export", "local", "readonly", "declare") else words
-        while words and (found := _ASSIGNED.match(words[0])):
+        while words and (found := _ASSIGNMENT.match(words[0])):
             name, more, value = found.groups()
-            given = _array(value, known) if value.startswith("(") else [" ".join(_expanded(value, known, split=False))]
+            given = _array(value, known) if value.startswith("(") else [" ".join(_expand(value, known, split=False))]
             known[name] = [*known.get(name, []), *given] if more else given
             words = words[1:]
             if exports:
                 exported.append(name)
         if words and not exports:
-            commands.append([word for raw in words for word in _expanded(raw, known)])
-    used = {name for found in _NAMED.finditer(text) for name in found.groups()[:2] if name}
+            commands.append([word for raw in words for word in _expand(raw, known)])
+    used = {name for found in _VARIABLE.finditer(text) for name in found.groups()[:2] if name}
     plain = {name: known[name][0] for name in exported if len(known[name]) == 1}
     return Script(
         commands=commands,
-        exported={name: value for name, value in plain.items() if name not in used and not _unknown(value)},
-        documents=[body if quote else _named(body, known) for quote, body in bodies],
+        exported={name: value for name, value in plain.items() if name not in used and UNKNOWN not in value},
+        documents=[body if quote else _substitute(body, known) for quote, body in bodies],
         sbatch=sbatch,
     )
 
 
-def arguments_of(words: list[str]) -> dict[str, list[str]]:
-    """Flags with the words that follow them; `--flag=value` is one too. A flag given twice means the last."""
+def parse_flags(words: list[str]) -> dict[str, list[str]]:
+    """Flags with the words that follow them, also of `--flag=value`; of a flag given twice the last counts."""
     given: dict[str, list[str]] = {}
     flag = None
     for word in words:
@@ -68,25 +68,21 @@ def arguments_of(words: list[str]) -> dict[str, list[str]]:
     return given
 
 
-def _unknown(value: str) -> bool:
-    return UNKNOWN in value
-
-
-def unknown(words: list[str]) -> bool:
+def is_unknown(words: list[str]) -> bool:
     """Whether only the running shell knows one of the words."""
-    return any(map(_unknown, words))
+    return any(UNKNOWN in word for word in words)
 
 
-def shown(words: list[str]) -> list[str]:
+def without_marks(words: list[str]) -> list[str]:
     return [word.replace(UNKNOWN, "") for word in words]
 
 
 def _array(value: str, known: dict[str, list[str]]) -> list[str]:
-    return [word for words in _statements(value[1:-1]) for raw in words for word in _expanded(raw, known)]
+    return [word for words in _statements(value[1:-1]) for raw in words for word in _expand(raw, known)]
 
 
 def _statements(text: str) -> Iterator[list[str]]:
-    """Words as written, quotes and all, statement by statement."""
+    """The words of each statement as written, with their quotes."""
     words, word, i, redirected = list[str](), "", 0, False
     while i <= len(text):
         c = text[i] if i < len(text) else "\n"
@@ -103,7 +99,7 @@ def _statements(text: str) -> Iterator[list[str]]:
             end = _closing(text, i)
             word, i = word + text[i:end], end
             continue
-        if c in "<>":  # 2>&1 or > file: neither a word nor an end
+        if c in "<>":  # 2>&1 or > file: neither a word nor the end of a statement
             words += [word] if word and not word.isdigit() and not redirected else []
             word, redirected = "", True
             while text[i : i + 1] in tuple("<>& \t"):
@@ -127,7 +123,7 @@ def _end(text: str, what: str, start: int) -> int:
 
 
 def _closing(text: str, i: int) -> int:
-    """Where the quotes, brackets or braces that open at i are closed again."""
+    """The index after the quote, bracket or brace that closes the one at i."""
     c = text[i]
     if c in "'`":
         return _end(text, c, i + 1) + 1
@@ -150,9 +146,9 @@ def _closing(text: str, i: int) -> int:
     return i + 1
 
 
-def _expanded(raw: str, known: dict[str, list[str]], split: bool = True) -> list[str]:
-    """One word as written becomes the words it stands for. Unquoted variables are split, and so is what a shell would
-    be given to read (`bash -c "… $CMD"`), recognised by the flags in it."""
+def _expand(raw: str, known: dict[str, list[str]], split: bool = True) -> list[str]:
+    """The words that one word as written expands to. Unquoted variables are split, and so is a command line for another
+    shell (`bash -c "… $CMD"`), recognised by the flags in it."""
     whole = re.fullmatch(r"\"?\$\{(\w+)\[[@*]\]\}\"?", raw)
     if whole and whole[1] in known:
         return known[whole[1]]
@@ -165,11 +161,11 @@ def _expanded(raw: str, known: dict[str, list[str]], split: bool = True) -> list
             made, i = made + raw[i + 1 : end - 1], end
         elif c == '"':
             end = _closing(raw, i)
-            made, i = made + _unescaped(_named(raw[i + 1 : end - 1], known)), end
+            made, i = made + _unescape(_substitute(raw[i + 1 : end - 1], known)), end
         elif c == "\\":
             made, i = made + raw[i + 1 : i + 2], i + 2
-        elif found := _NAMED.match(raw, i):
-            made, i, bare = made + _named(found[0], known), found.end(), True
+        elif found := _VARIABLE.match(raw, i):
+            made, i, bare = made + _substitute(found[0], known), found.end(), True
         elif raw.startswith("$(", i) or c == "`":
             end = _closing(raw, i)
             made, i = made + UNKNOWN + raw[i:end], end
@@ -187,12 +183,12 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return re.sub(r"\\\n", "", re.sub(r"\\([$`\"\\])", r"\1", text))
 
 
-def _named(text: str, known: dict[str, list[str]]) -> str:
-    """Variables of the script put in; others stay, or become their default where one is written."""
+def _substitute(text: str, known: dict[str, list[str]]) -> str:
+    """Variables of the script substituted; others stay, or become their default where one is written."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
@@ -200,6 +196,6 @@ def _named(text: str, known: dict[str, list[str]]) -> str:
             return " ".join(known[name])
         default = found[3]
         asked = default is not None and re.match(r":?[-=]", found[0][len(name) + 2 :])
-        return _unescaped(default.strip("\"'")) if asked and default is not None else UNKNOWN + found[0]
+        return _unescape(default.strip("\"'")) if asked and default is not None else UNKNOWN + found[0]
 
-    return _RUN.sub(UNKNOWN + r"\1", re.sub(r"(?<!\\)" + _NAMED.pattern, value, text))
+    return _SUBSTITUTION.sub(UNKNOWN + r"\1", re.sub(r"(?<!\\)" + _VARIABLE.pattern, value, text))

@@ -1,18 +1,17 @@
-"""Our own trainer: job.yaml, a script that trains it here, and a batch script that goes on by itself under SLURM."""
+"""Our own trainer: job.yaml, a script that trains it here, and a batch script that resumes by itself under SLURM."""
 
 import shlex
 from typing import Any
 
 import yaml
 
-from trimaran.export.exported import Exported
-from trimaran.export.fitting import fitted
-from trimaran.export.found import Found
-from trimaran.export.slurm import options
+from trimaran.export.adapt import LaunchFiles, adapt_job
+from trimaran.export.launch_script import sbatch_header
+from trimaran.export.partial_job import PartialJob
 from trimaran.spec import Job, presets
 
 TRAINER = "trimaran"
-END = "END_OF_JOB"  # of the job inside a batch script
+END = "END_OF_JOB"  # ends the here-document with the job
 RUN = """#!/bin/bash
 # Trains job.yaml on this machine, in a process for each device of its layout; options go to `trimaran train`.
 set -euo pipefail
@@ -21,24 +20,24 @@ exec trimaran train job.yaml "$@"
 """
 
 
-def to_trimaran(job: Job) -> Exported:
-    job, cannot = fitted(job, presets.trainer(TRAINER))
+def to_trimaran(job: Job) -> LaunchFiles:
+    job, unsupported = adapt_job(job, presets.trainer(TRAINER))
     files = {"job.yaml": job.to_yaml(), "run.sh": RUN, "train.slurm": _batch_script(job, "job.yaml")}
-    return Exported(files, tuple(cannot))
+    return LaunchFiles(files, tuple(unsupported))
 
 
-def to_slurm(job: Job) -> Exported:
-    """One file that holds the job, to be given to sbatch."""
-    job, cannot = fitted(job, presets.trainer(TRAINER))
-    held = [
+def to_slurm(job: Job) -> LaunchFiles:
+    """One file for sbatch, with the job inside."""
+    job, unsupported = adapt_job(job, presets.trainer(TRAINER))
+    embedded_job = [
         'job="$SLURM_SUBMIT_DIR/$SLURM_JOB_NAME-$SLURM_JOB_ID.yaml" # every node reads it',
         f"cat > \"$job\" <<'{END}'",
         job.to_yaml() + END,
     ]
-    return Exported({"train.slurm": _batch_script(job, '"$job"', held)}, tuple(cannot))
+    return LaunchFiles({"train.slurm": _batch_script(job, '"$job"', embedded_job)}, tuple(unsupported))
 
 
-def from_slurm(text: str) -> Found | None:
+def from_slurm(text: str) -> PartialJob | None:
     """The job inside a script of ours, or None."""
     _, begun, rest = text.partition(f"<<'{END}'\n")
     body, ended, _ = rest.partition(f"\n{END}\n")
@@ -47,20 +46,20 @@ def from_slurm(text: str) -> Found | None:
     values: dict[str, Any] = yaml.safe_load(body)
     cluster = values.pop("cluster")
     values.pop("trainer")
-    return Found({**values, "nodes": cluster["nodes"], "devices_per_node": cluster["devices_per_node"]}, TRAINER)
+    return PartialJob({**values, "nodes": cluster["nodes"], "devices_per_node": cluster["devices_per_node"]}, TRAINER)
 
 
-def _batch_script(job: Job, file: str, held: list[str] | None = None) -> str:
-    """Before its time is over SLURM sends SIGUSR1; the run saves, ends with code 5, and goes on in the same job."""
+def _batch_script(job: Job, file: str, embedded_job: list[str] | None = None) -> str:
+    """SLURM sends SIGUSR1 before the time limit; the run saves, ends with code 5, and resumes in the requeued job."""
     more = ["--signal=USR1@300", "--requeue", "--open-mode=append"]
     name = file if file.startswith('"') else shlex.quote(file)
     lines = [
-        *options(job, job.cluster.devices_per_node, more=more),
+        *sbatch_header(job, job.cluster.devices_per_node, more=more),
         'cd "$SLURM_SUBMIT_DIR"',
-        *(held or []),
+        *(embedded_job or []),
         f'srun -K0 --wait=60 -c "${{SLURM_CPUS_PER_TASK:-1}}" trimaran train {name}',
         "code=$?",
-        "# 5: told to stop, and saved. Anything else ends the job.",
+        "# 5: asked to stop, and saved. Anything else ends the job.",
         'if [ "$code" -eq 5 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
         'exit "$code"',
         "",

@@ -1,7 +1,7 @@
-"""torchtitan: a Job as the files of torchtitan 0.2.2, and its TOML file as a Job.
+"""torchtitan: launch files of torchtitan 0.2.2 from a Job, and a Job from its TOML file.
 
-Start reading: expressible.py (the Job that torchtitan can be told), then write.py and read.py, which share words.py
-(its keys), shapes.py (its flavours) and stages.py (how it cuts layers). Later versions read Python instead of TOML.
+Start reading: adapt.py (the Job that torchtitan can run), then write.py and read.py, which share keys.py (its
+configuration keys), shapes.py (model flavours) and stages.py (pipeline splits). Later versions use Python, not TOML.
 """
 
 from trimaran.export.torchtitan.read import from_torchtitan

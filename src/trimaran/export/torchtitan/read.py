@@ -1,12 +1,12 @@
-"""Reading: what a TOML file of torchtitan states of a Job."""
+"""What a TOML file of torchtitan states of a Job."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from trimaran.export.found import Found
-from trimaran.export.torchtitan import words
-from trimaran.export.torchtitan.config import Config
+from trimaran.export.partial_job import PartialJob
+from trimaran.export.torchtitan import keys
+from trimaran.export.torchtitan.config import TitanConfig
 from trimaran.export.torchtitan.shapes import read_shape
 from trimaran.export.torchtitan.stages import read_stages
 from trimaran.spec import Mistake
@@ -15,43 +15,43 @@ TRAINER = "torchtitan"
 TP, PP = "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"
 REPLICAS, SHARDS = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
 LOCAL, GLOBAL = "training.local_batch_size", "training.global_batch_size"
-THE_REST = -1  # the shard degree takes all devices that are left
+REMAINING = -1  # the shard degree takes all remaining devices
 
 Values = dict[str, Any]
 
 
-def from_torchtitan(text: str, name: str) -> Found:
-    """What the file leaves to torchtitan's defaults is stated too: it is what the job would run with."""
-    config = Config.of(text, name)
+def from_torchtitan(text: str, name: str) -> PartialJob:
+    """torchtitan's defaults are stated too: they are what the job would run with."""
+    config = TitanConfig.of(text, name)
     if config.get("parallelism.context_parallel_degree") != 1:
-        raise Mistake(f"{name} cuts sequences by context parallelism, which a Job has no word for; set it to 1.")
-    values = _same(config)
+        raise Mistake(f"{name} has context parallelism, which a Job cannot express; set its degree to 1.")
+    values = _equal_fields(config)
     model, documents = read_shape(config)
     dp = _replicas(config)
-    _join(values, {"model": model, "layout": _layout(config, dp, model.get("layers")), "recipe": _recipe(config)})
+    _merge(values, {"model": model, "layout": _layout(config, dp, model.get("layers")), "recipe": _recipe(config)})
     values["optimizer"] = _optimizer(config)
     values["precision"] = _precision(config, dp)
     if documents is not None:
-        _join(values, {"data": {"documents": documents}})
-    _join(values, _saving(config))
-    counted = _counted(config)
+        _merge(values, {"data": {"documents": documents}})
+    _merge(values, _saving(config))
+    counts = _counts(config)
     if dp is not None:
-        _join(values, counted(dp))
-    return Found(values, TRAINER, config.unread, None if dp is not None else counted)
+        _merge(values, counts(dp))
+    return PartialJob(values, TRAINER, config.unread, None if dp is not None else counts)
 
 
-def _join(values: Values, more: Values) -> None:
+def _merge(values: Values, more: Values) -> None:
     for noun, fields in more.items():
         values[noun] = {**values.get(noun, {}), **fields}
 
 
-def _same(config: Config) -> Values:
-    """The keys with the meaning of a field; a name or seed that nobody stated stays open."""
-    same = dict(words.SAME)
-    same |= words.SAME_IN_CHECKPOINTS if config.get("checkpoint.enable") else {}
-    same |= words.SAME_IN_VALIDATION if config.get("validation.enable") else {}
+def _equal_fields(config: TitanConfig) -> Values:
+    """The keys that equal a field of the Job; name and seed only where the file states them."""
+    fields = dict(keys.SAME)
+    fields |= keys.SAME_IN_CHECKPOINTS if config.get("checkpoint.enable") else {}
+    fields |= keys.SAME_IN_VALIDATION if config.get("validation.enable") else {}
     values: Values = {}
-    for key, field in same.items():
+    for key, field in fields.items():
         if field in ("name", "seed") and not config.states(key):
             continue
         noun, _, name = field.rpartition(".")
@@ -62,24 +62,24 @@ def _same(config: Config) -> Values:
     return values
 
 
-def _replicas(config: Config) -> int | None:
-    """dp, or None where it is what the other degrees leave."""
+def _replicas(config: TitanConfig) -> int | None:
+    """dp, or None where it takes the devices that the other degrees leave."""
     replicas, shards = config.positive(REPLICAS), config.get(SHARDS)
     if shards != 1 and replicas > 1:
-        config.miss(REPLICAS)  # weights cut over some replicas and repeated over others
-    return None if shards == THE_REST else replicas * config.positive(SHARDS)
+        config.report(REPLICAS)  # HSDP: sharded over some replicas, replicated over others
+    return None if shards == REMAINING else replicas * config.positive(SHARDS)
 
 
-def _layout(config: Config, dp: int | None, layers: int | None) -> Values:
+def _layout(config: TitanConfig, dp: int | None, layers: int | None) -> Values:
     tp, pp = config.positive(TP), config.positive(PP)
     micro = "parallelism.pipeline_parallel_microbatch_size" if pp > 1 else LOCAL
     if pp > 1 and dp is not None and 0 < config.positive(LOCAL) * dp < config.get(GLOBAL):
-        config.miss(LOCAL)  # the pipeline runs empty several times a step
+        config.report(LOCAL)  # gradient accumulation: several pipeline flushes per step
     mode, option = config.get("activation_checkpoint.mode"), config.get("activation_checkpoint.selective_ac_option")
     if mode == "memory_budget":
-        config.miss("activation_checkpoint.mode")
+        config.report("activation_checkpoint.mode")
     if mode == "selective" and option != "op":
-        config.miss("activation_checkpoint.selective_ac_option")  # whole layers, every so many
+        config.report("activation_checkpoint.selective_ac_option")  # every n-th layer as a whole
     return {
         **({"dp": dp} if dp is not None else {}),
         "micro_batch": config.positive(micro),
@@ -90,16 +90,16 @@ def _layout(config: Config, dp: int | None, layers: int | None) -> Values:
     }
 
 
-def _zero(config: Config, pp: int) -> int:
-    """FSDP2 keeps weights after the forward pass (2) or frees them (3), by default under a pipeline the former."""
-    stated = {policy: stage for stage, policy in words.RESHARD.items()}
+def _zero(config: TitanConfig, pp: int) -> int:
+    """FSDP2 keeps weights after the forward pass (2) or frees them (3); by default it keeps them with a pipeline."""
+    stated = {policy: stage for stage, policy in keys.RESHARD.items()}
     policy, shards = config.get("parallelism.fsdp_reshard_after_forward"), config.get(SHARDS)
     if shards == 1 and config.get(REPLICAS) > 1:
         return 0
     return stated.get(policy, 2 if pp > 1 else 0 if shards == 1 else 3)
 
 
-def _recipe(config: Config) -> Values:
+def _recipe(config: TitanConfig) -> Values:
     rate, factor = config.get("optimizer.lr"), config.get("lr_scheduler.min_lr_factor")
     clip = config.get("training.max_norm")
     return {
@@ -111,58 +111,58 @@ def _recipe(config: Config) -> Values:
     }
 
 
-def _schedule(config: Config) -> str:
+def _schedule(config: TitanConfig) -> str:
     ratio, kind = config.get("lr_scheduler.decay_ratio"), config.get("lr_scheduler.decay_type")
     if ratio == 0:
         return "constant"
     total = config.get("lr_scheduler.total_steps") or config.get("training.steps")
     if ratio is not None and config.get("lr_scheduler.warmup_steps") + round(total * ratio) < total:
-        config.miss("lr_scheduler.decay_ratio")  # a plateau before the fall
+        config.report("lr_scheduler.decay_ratio")  # a plateau before the decay
     if kind == "sqrt":
-        config.miss("lr_scheduler.decay_type")
+        config.report("lr_scheduler.decay_type")
         return "linear"
     return str(kind)
 
 
-def _optimizer(config: Config) -> str:
+def _optimizer(config: TitanConfig) -> str:
     if config.get("optimizer.name") != "AdamW" and config.get("optimizer.weight_decay"):
-        config.miss("optimizer.name")  # its weight decay goes through the moments
-    fused = config.get("optimizer.implementation") == words.IMPLEMENTATIONS["fused-adam"]
+        config.report("optimizer.name")  # its weight decay is not decoupled
+    fused = config.get("optimizer.implementation") == keys.IMPLEMENTATIONS["fused-adam"]
     return "fused-adam" if fused else "adam"
 
 
-def _precision(config: Config, dp: int | None) -> str:
+def _precision(config: TitanConfig, dp: int | None) -> str:
     converters = config.get("model.converters")
-    if any(name not in words.FLOAT8_NAMES for name in converters):
-        config.miss("model.converters")
+    if any(name not in keys.FLOAT8_NAMES for name in converters):
+        config.report("model.converters")
     low = config.get("training.mixed_precision_param") == "bfloat16"
     whole = config.get("training.dtype") == "bfloat16"
     if whole:
-        config.miss("training.dtype")  # no fp32 copy of the weights, which torchtitan's preset has
-    if any(name in words.FLOAT8_NAMES for name in converters):
+        config.report("training.dtype")  # no fp32 master weights, which torchtitan's preset has
+    if any(name in keys.FLOAT8_NAMES for name in converters):
         return "fp8"
-    mixed = dp != 1 or (config.get(TP) == 1 and config.get(PP) == 1)  # FSDP2 does it, or autocast alone
+    mixed = dp != 1 or (config.get(TP) == 1 and config.get(PP) == 1)  # by FSDP2, or by autocast on one device
     return "bf16" if whole or (low and mixed) else "fp32"
 
 
-def _saving(config: Config) -> Values:
+def _saving(config: TitanConfig) -> Values:
     if not config.get("checkpoint.enable"):
         return {}
     folder, above = config.get("checkpoint.folder"), config.get("job.dump_folder").removesuffix("/")
     inside = above in ("", ".") or folder.startswith("/")
-    asynchronous = config.get("checkpoint.async_mode") != words.ASYNC[False]
+    asynchronous = config.get("checkpoint.async_mode") != keys.ASYNC[False]
     return {"saving": {"folder": folder if inside else f"{above}/{folder}", "asynchronous": asynchronous}}
 
 
-def _counted(config: Config) -> Callable[[int], Values]:
-    """What torchtitan counts in steps or per replica and a Job in samples, for a number of replicas."""
+def _counts(config: TitanConfig) -> Callable[[int], Values]:
+    """What torchtitan counts in steps or per replica and a Job in samples, as a function of dp."""
     size, local = config.get(GLOBAL), config.positive(LOCAL)
     warmup, total = config.get("lr_scheduler.warmup_steps"), config.get("lr_scheduler.total_steps")
     validated = config.get("validation.steps") if config.get("validation.enable") else 0
     if validated < 0:
-        config.miss("validation.steps")  # all there is
+        config.report("validation.steps")  # the whole validation set
     together = config.get("validation.local_batch_size")
-    warmup = min(warmup, total or config.get("training.steps"))  # it shortens a longer one
+    warmup = min(warmup, total or config.get("training.steps"))  # torchtitan shortens a longer one
 
     def values(dp: int) -> Values:
         batch = size if size > 0 else local * dp

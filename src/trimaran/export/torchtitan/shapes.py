@@ -1,9 +1,9 @@
-"""Shapes: torchtitan takes them from a flavour in its Python code. Three are presets of ours; any other is said in a
-section [shape] of the TOML file, which the module below teaches torchtitan to read."""
+"""Model shapes: torchtitan takes them from a flavour in its Python code. Three flavours are presets of ours; any other
+shape goes into a section [shape] of the TOML file, read by a Python module that is exported beside it."""
 
 from typing import Any
 
-from trimaran.export.torchtitan.config import Config
+from trimaran.export.torchtitan.config import TitanConfig
 from trimaran.spec import Job, Model, presets
 
 LLAMA3, SHAPED, FLAVOUR = "llama3", "llama3_shaped", "shape"
@@ -19,7 +19,7 @@ DEBUG = {
     "vocab": 2048,
     "rotary_base": 500000.0,
 }
-APART = ("_flex", "_flex_attn", "_varlen", "_varlen_attn")  # flavours whose tokens attend inside their document only
+DOCUMENT_MASKED = ("_flex", "_flex_attn", "_varlen", "_varlen_attn")  # flavours with attention inside documents only
 
 # key of [shape] -> field of the Model
 KEYS = {
@@ -33,8 +33,8 @@ KEYS = {
     "padded_vocab_size": "padded_vocab",
     "rope_theta": "rotary_base",
 }
-# What every llama3 of torchtitan is.
-ALWAYS: dict[str, Any] = {
+# Fixed for every llama3 of torchtitan.
+LLAMA3_FIELDS: dict[str, Any] = {
     "mlp": "swiglu",
     "norm": "rmsnorm",
     "position": "rotary",
@@ -62,22 +62,24 @@ def shape_keys(job: Job) -> dict[str, Any]:
     return {key: model[field] for key, field in KEYS.items()} | {"documents_apart": job.data.documents == "apart"}
 
 
-def read_shape(config: Config) -> tuple[dict[str, Any], str | None]:
-    """What the file states of the Model, its sequence apart, and how documents are joined; ({}, None): not known."""
+def read_shape(config: TitanConfig) -> tuple[dict[str, Any], str | None]:
+    """What the file states of the Model but its seq_len, and of data.documents; ({}, None) for an unknown model."""
     name, flavour = config.get("model.name"), config.get("model.flavor")
     if name == SHAPED:
         stated = {field: config.take(f"shape.{key}") for key, field in KEYS.items()}
         apart = bool(config.take("shape.documents_apart"))
-        return {**ALWAYS, **{field: value for field, value in stated.items() if value is not None}}, _documents(apart)
-    ending = next((ending for ending in APART if flavour.endswith(ending)), "")
+        return {**LLAMA3_FIELDS, **{field: value for field, value in stated.items() if value is not None}}, _documents(
+            apart
+        )
+    ending = next((ending for ending in DOCUMENT_MASKED if flavour.endswith(ending)), "")
     plain = flavour.removesuffix(ending)
     if name == LLAMA3 and plain in PRESETS:
         known = presets.model(PRESETS[plain]).model_dump()
     elif name == LLAMA3 and plain == DEBUG["name"]:
-        known = {**ALWAYS, **DEBUG}
+        known = {**LLAMA3_FIELDS, **DEBUG}
     else:
-        config.miss("model.name")
-        config.miss("model.flavor")
+        config.report("model.name")
+        config.report("model.flavor")
         return {}, None
     return {field: value for field, value in known.items() if field != "seq_len"}, _documents(bool(ending))
 
@@ -86,10 +88,68 @@ def _documents(apart: bool) -> str:
     return "apart" if apart else "joined"
 
 
-def impossible(model: Model, tp: int) -> str | None:
+def why_impossible(model: Model, tp: int) -> str | None:
     """Why no llama3 of torchtitan can have this shape under tensor parallelism, as the end of a sentence."""
     if model.head_dim % 2:
-        return f"its rotary positions turn pairs of channels, but a head has {model.head_dim}"
+        return f"its rotary positions rotate pairs of channels, but head_dim is {model.head_dim}"
     if model.seq_len % tp:
-        return f"it cuts the sequence of {model.seq_len} tokens into tp {tp} equal parts"
+        return f"its sequence parallelism needs the {model.seq_len} tokens to be divisible by tp {tp}"
     return None
+
+
+# The Python module that goes beside the TOML file where torchtitan has no flavour of the Job's shape.
+MODULE_TEXT = '''"""A llama3 of any shape for torchtitan 0.2.2: the section [shape] of the TOML file says which.
+
+Written by `trimaran export`. torchtitan imports it by the name in job.custom_config_module.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from torchtitan.models.llama3 import TransformerModelArgs, get_train_spec
+from torchtitan.models.llama3.model.args import RoPEScalingArgs
+from torchtitan.protocols.train_spec import register_train_spec
+
+
+@dataclass
+class Shape:
+    name: str = ""
+    n_layers: int = 0
+    dim: int = 0
+    n_heads: int = 0
+    n_kv_heads: int = 0
+    ffn_hidden: int = 0
+    """Width of the MLP, exactly."""
+    vocab_size: int = 0
+    padded_vocab_size: int | None = None
+    """Rows of the embedding where there are more than tokens."""
+    rope_theta: float = 10000.0
+    documents_apart: bool = False
+    """Tokens attend only inside their own document."""
+
+
+@dataclass
+class JobConfig:
+    """Sections that torchtitan adds to its own."""
+
+    shape: Shape = field(default_factory=Shape)
+
+
+@dataclass
+class ShapedArgs(TransformerModelArgs):
+    def update_from_config(self, job_config, **kwargs):
+        shape = job_config.shape
+        for name in ("n_layers", "dim", "n_heads", "n_kv_heads", "rope_theta"):
+            setattr(self, name, getattr(shape, name))
+        self.vocab_size = shape.padded_vocab_size or shape.vocab_size
+        # torchtitan widens by the multiplier, drops the fraction and rounds up to the multiple: half a unit is safe.
+        self.multiple_of = shape.ffn_hidden
+        self.ffn_dim_multiplier = (shape.ffn_hidden + 0.5) / int(8 * shape.dim / 3)
+        if shape.documents_apart:
+            self.attn_type, self.attn_mask_type = "flex", "block_causal"
+        super().update_from_config(job_config, **kwargs)
+
+
+# A factor of 1 leaves the rotary angles as they are; torchtitan's own flavours stretch the long ones as Llama 3.1 does.
+ARGS = ShapedArgs(rope_scaling_args=RoPEScalingArgs(scaling_factor=1.0))
+register_train_spec("llama3_shaped", replace(get_train_spec(), model_args={"shape": ARGS}))
+'''

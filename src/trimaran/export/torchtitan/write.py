@@ -1,33 +1,43 @@
-"""Writing: the TOML file, the module of the shape where one is needed, and the scripts that start it."""
+"""torchtitan's TOML file, the module of the model's shape where one is needed, and the scripts that start it."""
 
+import json
 import math
 from typing import Any
 
-from trimaran.export.exported import Exported
-from trimaran.export.torchtitan import words
-from trimaran.export.torchtitan.expressible import expressible, local_batch
-from trimaran.export.torchtitan.launch import scripts
-from trimaran.export.torchtitan.module import TEXT
-from trimaran.export.torchtitan.shapes import FLAVOUR, LLAMA3, MODULE, SHAPED, shape_keys, shipped_flavour
+from trimaran.export.adapt import LaunchFiles
+from trimaran.export.flags import field_of
+from trimaran.export.launch_script import NAME, environment_lines, slurm_script
+from trimaran.export.torchtitan import keys
+from trimaran.export.torchtitan.adapt import adapt_job, local_batch
+from trimaran.export.torchtitan.config import to_toml
+from trimaran.export.torchtitan.shapes import (
+    FLAVOUR,
+    LLAMA3,
+    MODULE,
+    MODULE_TEXT,
+    SHAPED,
+    shape_keys,
+    shipped_flavour,
+)
 from trimaran.export.torchtitan.stages import stage_keys
-from trimaran.export.torchtitan.toml import written
 from trimaran.spec import Job
 
-TOML = "train.toml"
+TOML, RUN, BATCH = "train.toml", "run.sh", "train.slurm"
 
 
-def to_torchtitan(job: Job) -> Exported:
-    told, cannot = expressible(job)
-    flavour = shipped_flavour(told)
+def to_torchtitan(job: Job) -> LaunchFiles:
+    adapted, unsupported = adapt_job(job)
+    flavour = shipped_flavour(adapted)
     comments = {"": "Written by `trimaran export` for torchtitan 0.2.2."}
-    tables = _tables(told, flavour)
+    tables = _tables(adapted, flavour)
     files = {}
     if flavour is None:
-        files[f"{MODULE}.py"] = TEXT
+        files[f"{MODULE}.py"] = MODULE_TEXT
         comments["shape"] = f"Read by {MODULE}.py, which must lie beside this file."
     else:
         comments["model"] = "This flavour also stretches long rotary waves as Llama 3.1 does, which a Job cannot say."
-    return Exported({TOML: written(tables, comments), **files, **scripts(job, TOML)}, cannot)
+    files |= {RUN: _run_script(job), BATCH: slurm_script(job, RUN)}
+    return LaunchFiles({TOML: to_toml(tables, comments), **files}, unsupported)
 
 
 def _tables(job: Job, flavour: str | None) -> dict[str, dict[str, Any]]:
@@ -39,7 +49,7 @@ def _tables(job: Job, flavour: str | None) -> dict[str, dict[str, Any]]:
             "name": SHAPED if flavour is None else LLAMA3,
             "flavor": flavour or FLAVOUR,
             "hf_assets_path": "./tokenizer",
-            "converters": [words.FLOAT8] if job.precision == "fp8" else [],
+            "converters": [keys.FLOAT8] if job.precision == "fp8" else [],
         },
         **({"shape": shape_keys(job)} if flavour is None else {}),
         "optimizer": _optimizer(job),
@@ -53,30 +63,23 @@ def _tables(job: Job, flavour: str | None) -> dict[str, dict[str, Any]]:
         "validation": _validation(job),
         "debug": {},
     }
-    plain = job.model_dump()
-    same = dict(words.SAME)
-    same |= words.SAME_IN_CHECKPOINTS if job.saving.folder is not None else {}
-    same |= words.SAME_IN_VALIDATION if job.validation.every is not None else {}
+    same = dict(keys.SAME)
+    same |= keys.SAME_IN_CHECKPOINTS if job.saving.folder is not None else {}
+    same |= keys.SAME_IN_VALIDATION if job.validation.every is not None else {}
     for key, field in same.items():
         section, _, name = key.rpartition(".")
-        tables[section][name] = _at(plain, field)
+        tables[section][name] = field_of(job, field)
     return tables
-
-
-def _at(values: Any, field: str) -> Any:
-    for name in field.split("."):
-        values = values[name]
-    return values
 
 
 def _optimizer(job: Job) -> dict[str, Any]:
     first, second = job.recipe.betas
-    implementation = words.IMPLEMENTATIONS[job.optimizer]
+    implementation = keys.IMPLEMENTATIONS[job.optimizer]
     return {"name": "AdamW", "beta1": first, "beta2": second, "implementation": implementation}
 
 
 def _rate(job: Job) -> dict[str, Any]:
-    """Without a fall after the warm-up its share of the steps is none."""
+    """A constant rate is a decay over none of the steps."""
     recipe, size = job.recipe, job.batch.size
     constant = recipe.schedule == "constant"
     return {
@@ -107,18 +110,18 @@ def _parallelism(job: Job) -> dict[str, Any]:
     return {
         "data_parallel_replicate_degree": layout.dp if replicated else 1,
         "data_parallel_shard_degree": 1 if replicated else layout.dp,
-        "fsdp_reshard_after_forward": words.RESHARD.get(layout.zero, "default"),
+        "fsdp_reshard_after_forward": keys.RESHARD.get(layout.zero, "default"),
         "pipeline_parallel_microbatch_size": layout.micro_batch if layout.pp > 1 else None,
         **stage_keys(job),
     }
 
 
 def _checkpoint(job: Job) -> dict[str, Any]:
-    """The last checkpoint is a whole one, so that the job can go on from it."""
+    """The last checkpoint includes the optimizer, so that the job can resume from it."""
     saving = job.saving
     if saving.folder is None:
         return {"enable": False}
-    asynchronous = words.ASYNC[saving.asynchronous]
+    asynchronous = keys.ASYNC[saving.asynchronous]
     return {"enable": True, "folder": saving.folder, "last_save_model_only": False, "async_mode": asynchronous}
 
 
@@ -142,3 +145,46 @@ def _validation(job: Job) -> dict[str, Any]:
         "seq_len": job.model.seq_len,
         "steps": job.validation.samples // (local * job.layout.dp),
     }
+
+
+def _run_script(job: Job) -> str:
+    """Started once on every node. Its arguments go to torchtitan; LAUNCHER=echo shows the command."""
+    cluster, layout = job.cluster, job.layout
+    last_stage = (layout.pp - 1) * layout.dp * layout.tp % cluster.devices_per_node
+    lines = [
+        "#!/bin/bash",
+        NAME + json.dumps(job.name),
+        f"# torchtitan 0.2.2. Written by Trimaran. Start it on every node, or with `sbatch {BATCH}` once.",
+        "set -euo pipefail",
+        "",
+        'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
+        'TOKENIZER="${TOKENIZER:-$HERE/tokenizer}"  # the folder of a Hugging Face tokenizer',
+        'DATASET_PATH="${DATASET_PATH:-}"  # a copy of c4; without it torchtitan streams it from the hub',
+        "",
+        f"NNODES={cluster.nodes}",
+        f"GPUS_PER_NODE={cluster.devices_per_node}",
+        'MASTER_ADDR="${MASTER_ADDR:-localhost}"',
+        'MASTER_PORT="${MASTER_PORT:-6000}"',
+        f'LOG_RANK="${{LOG_RANK:-{last_stage}}}"  # of each node; the loss is known on the last pipeline stage',
+        "",
+        'export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"',
+        'export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"',
+        *environment_lines(job),
+        "",
+        'LAUNCHER="${LAUNCHER:-python -u -m torch.distributed.run}"',
+        "DISTRIBUTED_ARGS=(",
+        '    --nproc_per_node "$GPUS_PER_NODE"',
+        '    --nnodes "$NNODES"',
+        '    --rdzv_endpoint "$MASTER_ADDR:$MASTER_PORT"',
+        "    --rdzv_backend c10d",
+        '    --local-ranks-filter "$LOG_RANK"',
+        "    --role rank",
+        "    --tee 3",
+        ")",
+        f'TITAN_ARGS=(--job.config_file "$HERE/{TOML}" --model.hf_assets_path "$TOKENIZER")',
+        'if [ -n "$DATASET_PATH" ]; then TITAN_ARGS+=(--training.dataset_path "$DATASET_PATH"); fi',
+        "",
+        'exec $LAUNCHER "${DISTRIBUTED_ARGS[@]}" -m torchtitan.train "${TITAN_ARGS[@]}" "$@"',
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,53 +1,47 @@
-"""The Job that torchtitan can be told: the one that was given, with something else in the place of each field that it
-has no word for."""
+"""A Job adapted to torchtitan: each field that it has no option for is replaced, and the replacement reported."""
 
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from trimaran.export.exported import Cannot
-from trimaran.export.launch import is_variable
-from trimaran.export.torchtitan.shapes import impossible
+from trimaran.export.adapt import Unsupported
+from trimaran.export.launch_script import is_variable
+from trimaran.export.torchtitan.shapes import why_impossible
 from trimaran.spec import Data, Job, LossScale, Mistake, Saving, Validation, presets
 
-Instead = tuple[str, Any, str]  # the field, what it becomes, and why
+Replacement = tuple[str, Any, str]  # the field, its new value, and why
 
-SAVED_EVERY = 500  # torchtitan's own default
+SAVE_EVERY = 500  # torchtitan's own default
 DEFAULT_DATA, DEFAULT_SAVING, DEFAULT_VALIDATION = Data(), Saving(), Validation()
 
 
-def expressible(job: Job) -> tuple[Job, tuple[Cannot, ...]]:
-    """The Job as torchtitan will run it, checked again by torchtitan's rules, and what became different."""
-    why = impossible(job.model, job.layout.tp)
+def adapt_job(job: Job) -> tuple[Job, tuple[Unsupported, ...]]:
+    """The Job as torchtitan will run it, checked by torchtitan's rules, and what was replaced."""
+    why = why_impossible(job.model, job.layout.tp)
     if why is not None:
         raise Mistake(f"The job {job.name} cannot be exported to torchtitan: {why}.")
-    values, cannot = job.model_dump(), []
+    values, unsupported = job.model_dump(), []
     for rule in RULES:
         for field, value, reason in rule(job):
-            _place(values, field.split("."), value)
-            cannot.append(Cannot(field, reason))
-    return Job.of(values, f"The job {job.name} as torchtitan would run it"), tuple(cannot)
+            noun, _, name = field.rpartition(".")
+            (values[noun] if noun else values)[name] = value
+            unsupported.append(Unsupported(field, reason))
+    return Job.of(values, f"The job {job.name} as torchtitan would run it"), tuple(unsupported)
 
 
-def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
-    for name in path[:-1]:
-        values = values[name]
-    values[path[-1]] = value
-
-
-def _trainer(job: Job) -> Iterator[Instead]:
+def _trainer(job: Job) -> Iterator[Replacement]:
     torchtitan = presets.trainer("torchtitan")
     if job.trainer != torchtitan:
         why = f"The job is for {job.trainer.name}; these files start torchtitan."
         yield "trainer", torchtitan.model_dump(), why
 
 
-def _model(job: Job) -> Iterator[Instead]:
+def _model(job: Job) -> Iterator[Replacement]:
     model = job.model
     if model.mlp != "swiglu":
-        yield "model.mlp", "swiglu", "llama3's MLP is swiglu: three matrices of this width, not two, so it is larger."
+        yield "model.mlp", "swiglu", "llama3's MLP is SwiGLU: three matrices of this width, not two, so it is larger."
     if model.norm != "rmsnorm":
-        yield "model.norm", "rmsnorm", "llama3 has RMS norms in the place of layer norms."
+        yield "model.norm", "rmsnorm", "llama3 has RMSNorm instead of LayerNorm."
     if model.position != "rotary":
         yield "model.position", "rotary", f"llama3's positions are rotary, with the base {model.rotary_base:g}."
     if model.bias:
@@ -55,34 +49,35 @@ def _model(job: Job) -> Iterator[Instead]:
     if model.embedding_norm:
         yield "model.embedding_norm", False, "llama3 has no norm after the embedding; it is left out."
     if model.tied_embeddings:
-        yield (
-            "model.tied_embeddings",
-            False,
-            "llama3 does not tie embeddings: the logits get a matrix of their own.",
-        )
+        why = "llama3 does not tie embeddings: the output layer has its own weights."
+        yield "model.tied_embeddings", False, why
     if model.objective != "causal":
-        yield "model.objective", "causal", "llama3 is causal: no token sees a later one, in a prefix neither."
+        yield "model.objective", "causal", "llama3 is causal: attention in a prefix is causal too."
 
 
-def _layout(job: Job) -> Iterator[Instead]:
+def _layout(job: Job) -> Iterator[Replacement]:
     layout = job.layout
     if layout.zero == 1:
-        yield "layout.zero", 2, "FSDP2 has no stage 1: gradients are cut too, and weights kept after the forward pass."
+        yield (
+            "layout.zero",
+            2,
+            "FSDP2 has no stage 1: it shards gradients too, and keeps weights after the forward pass.",
+        )
     elif layout.zero == 0 and (layout.pp > 1 or (layout.dp > 1 and layout.tp > 1)):
-        why = "torchtitan replicates weights only where there is no other parallelism; FSDP2 cuts states and gradients."
+        why = "torchtitan replicates weights only without other parallelism; FSDP2 shards states and gradients."
         yield "layout.zero", 2, why
     if layout.tp > 1 and not layout.sequence_parallel:
-        yield "layout.sequence_parallel", True, "Its tensor parallelism always cuts norms along the sequence."
+        yield "layout.sequence_parallel", True, "Its tensor parallelism is always sequence parallel."
     elif layout.tp == 1 and layout.sequence_parallel:
-        yield "layout.sequence_parallel", False, "With tp 1 there is nothing to cut the sequence over; it is left out."
+        yield "layout.sequence_parallel", False, "Sequence parallelism needs tp above 1; it is left out."
 
 
-def _batch(job: Job) -> Iterator[Instead]:
+def _batch(job: Job) -> Iterator[Replacement]:
     if job.batch.ramp is not None:
         yield "batch.ramp", None, f"There is no ramp-up: every step has the full batch of {job.batch.size}."
 
 
-def _precision(job: Job) -> Iterator[Instead]:
+def _precision(job: Job) -> Iterator[Replacement]:
     layout, precision = job.layout, job.precision
     if precision == "fp16":
         precision = "bf16" if "bf16" in job.cluster.device.peak_tflops else "fp32"
@@ -91,24 +86,24 @@ def _precision(job: Job) -> Iterator[Instead]:
         yield (
             "trainer.master_bytes",
             presets.trainer("torchtitan").master_bytes,
-            "It mixes precisions only through FSDP2, and dp is 1: training.dtype is bfloat16, so weights and moments"
+            "Mixed precision needs FSDP2, and dp is 1: training.dtype is bfloat16, so weights and moments"
             " have no fp32 copy.",
         )
     if job.recipe.loss_scale != LossScale():
         yield "recipe.loss_scale", LossScale().model_dump(), "There is no loss scaler; it is left out."
 
 
-def _recipe(job: Job) -> Iterator[Instead]:
+def _recipe(job: Job) -> Iterator[Replacement]:
     if job.optimizer == "adam-8bit":
-        yield "optimizer", "fused-adam", "There is no 8-bit Adam; the moments are in fp32, in the fused AdamW."
+        yield "optimizer", "fused-adam", "There is no 8-bit Adam; the fused AdamW with fp32 moments is used instead."
     if job.recipe.undecayed:
         left = " and ".join(job.recipe.undecayed)
-        yield "recipe.undecayed", (), f"It decays every parameter alike, so {left} decay too."
+        yield "recipe.undecayed", (), f"Weight decay applies to every parameter, so {left} decay too."
     yield from _rate(job)
 
 
-def _rate(job: Job) -> Iterator[Instead]:
-    """Samples become steps of the full batch. Past its last step the curve of torchtitan is not defined."""
+def _rate(job: Job) -> Iterator[Replacement]:
+    """Samples become steps of the full batch. torchtitan's schedule is not defined past its last step."""
     recipe, size = job.recipe, job.batch.size
     warmup = math.ceil(recipe.warmup_samples / size)
     if warmup * size != recipe.warmup_samples:
@@ -116,55 +111,52 @@ def _rate(job: Job) -> Iterator[Instead]:
     shortest = max(job.steps, warmup)
     if recipe.decay_samples is None:
         if warmup > job.steps:
-            why = f"It would shorten a warm-up longer than the job, so the schedule is said to have {warmup} steps."
+            why = f"It would shorten a warm-up longer than the job, so total_steps is {warmup}."
             yield "recipe.decay_samples", warmup * size, why
         return
     total = math.ceil(recipe.decay_samples / size)
     if total < shortest:
-        why = f"Past the end of the fall its learning rate would fall on, so the fall ends with step {shortest}."
+        why = f"Its learning rate would keep decaying past the end, so the decay ends at step {shortest}."
         yield "recipe.decay_samples", shortest * size, why
     elif total * size != recipe.decay_samples:
-        yield "recipe.decay_samples", total * size, f"The fall is counted in steps of {size} samples: {total}."
+        yield "recipe.decay_samples", total * size, f"The decay is counted in steps of {size} samples: {total}."
 
 
-def _data(job: Job) -> Iterator[Instead]:
+def _data(job: Job) -> Iterator[Replacement]:
     data = job.data
     yield (
         "data.source",
         DEFAULT_DATA.source,
-        "It reads text, not prepared tokens: c4, unless DATASET_PATH in run.sh names a copy; TOKENIZER names the"
+        "It reads text, not tokenized data: c4, unless DATASET_PATH in run.sh names a copy; TOKENIZER names the"
         " folder of a Hugging Face tokenizer.",
     )
     if data.validation != DEFAULT_DATA.validation:
-        yield (
-            "data.validation",
-            DEFAULT_DATA.validation,
-            "It keeps no share of the data; c4 has a set of its own.",
-        )
+        why = "It holds out no share of the data; c4 has a validation set."
+        yield "data.validation", DEFAULT_DATA.validation, why
     if data.prefix != DEFAULT_DATA.prefix:
         yield "data.prefix", DEFAULT_DATA.prefix, "There are no prefixes; it is left out."
     if data.loss_on != DEFAULT_DATA.loss_on:
-        yield "data.loss_on", DEFAULT_DATA.loss_on, "There are no prefixes, so every token is learnt from."
+        yield "data.loss_on", DEFAULT_DATA.loss_on, "There are no prefixes, so the loss is over all tokens."
 
 
-def _saving(job: Job) -> Iterator[Instead]:
+def _saving(job: Job) -> Iterator[Replacement]:
     saving = job.saving
     if saving.folder is None:
         for name in ("every", "minutes", "keep", "asynchronous"):
             if getattr(saving, name) != getattr(DEFAULT_SAVING, name):
-                why = "No folder is named, so no checkpoints are made and this is left out."
+                why = "Without a folder there are no checkpoints, so this is left out."
                 yield f"saving.{name}", getattr(DEFAULT_SAVING, name), why
         return
     if saving.minutes is not None:
-        yield "saving.minutes", None, "Checkpoints are made by steps alone, not by the clock."
+        yield "saving.minutes", None, "Checkpoints are saved every so many steps, not minutes."
     if saving.every is None:
-        every = SAVED_EVERY if saving.minutes is not None else job.steps
-        yield "saving.every", every, f"It must have an interval: one every {every} steps, and one at the end."
+        every = SAVE_EVERY if saving.minutes is not None else job.steps
+        yield "saving.every", every, f"It needs an interval: {every} steps is used, and the last step is saved too."
     if saving.keep == 1:
-        yield "saving.keep", 2, "It keeps two at least, since the newest may not be whole yet."
+        yield "saving.keep", 2, "It keeps at least two, since the newest may be incomplete."
 
 
-def _validation(job: Job) -> Iterator[Instead]:
+def _validation(job: Job) -> Iterator[Replacement]:
     validation = job.validation
     if validation.every is None:
         if validation.samples != DEFAULT_VALIDATION.samples:
@@ -176,15 +168,15 @@ def _validation(job: Job) -> Iterator[Instead]:
         yield "validation.samples", samples, f"Validation is counted in steps of {unit} samples: {samples // unit}."
 
 
-def _environment(job: Job) -> Iterator[Instead]:
+def _environment(job: Job) -> Iterator[Replacement]:
     if job.environment:
         odd = [name for name in job.environment if not is_variable(name)]
-        lost = f" {', '.join(map(repr, odd))} cannot be the name of a variable there and is left out." if odd else ""
-        yield "environment", {}, f"Its file has no place for variables; run.sh sets them.{lost}"
+        lost = f" {', '.join(map(repr, odd))} is not a valid name of a variable and is left out." if odd else ""
+        yield "environment", {}, f"Its file has no environment variables; run.sh sets them.{lost}"
 
 
 def local_batch(job: Job) -> int:
-    """What one replica takes at once, in validation too: a micro batch, or all that a pipeline is built for."""
+    """Samples per replica and forward pass, in validation too: a micro batch, or with a pipeline the whole step."""
     return job.batch.size // job.layout.dp if job.layout.pp > 1 else job.layout.micro_batch
 
 

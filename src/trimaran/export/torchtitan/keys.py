@@ -1,5 +1,5 @@
-"""torchtitan's keys: those that mean the same as a field of a Job, all that are read with their defaults, and those
-that do not concern a Job. From torchtitan/config/job_config.py of v0.2.2."""
+"""torchtitan's configuration keys: those that equal a field of a Job, defaults of all that are read, and those that are
+irrelevant to a Job. From torchtitan/config/job_config.py of v0.2.2."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SAME = {
     "parallelism.tensor_parallel_degree": "layout.tp",
     "parallelism.pipeline_parallel_degree": "layout.pp",
 }
-# and those that need `checkpoint.enable` or `validation.enable` to have a meaning
+# those that have a meaning only with `checkpoint.enable` or `validation.enable`
 SAME_IN_CHECKPOINTS = {"checkpoint.interval": "saving.every", "checkpoint.keep_latest_k": "saving.keep"}
 SAME_IN_VALIDATION = {"validation.freq": "validation.every"}
 
@@ -31,7 +31,7 @@ ASYNC = {False: "disabled", True: "async"}
 FLOAT8 = "quantize.linear.float8"
 FLOAT8_NAMES = (FLOAT8, "float8")  # the second in its own files
 
-# What torchtitan takes where a file says nothing. None: nothing at all.
+# torchtitan's defaults. None: not set.
 DEFAULTS: dict[str, Any] = {
     "job.description": "default job",
     "job.dump_folder": "./outputs",
@@ -82,7 +82,7 @@ DEFAULTS: dict[str, Any] = {
     "validation.freq": 10,
     "validation.steps": -1,
 }
-KINDS: dict[str, tuple[type, ...]] = {  # of those whose default does not tell
+KINDS: dict[str, tuple[type, ...]] = {  # where the default does not tell
     "debug.seed": (int,),
     "lr_scheduler.total_steps": (int,),
     "lr_scheduler.decay_ratio": (float, int),
@@ -108,8 +108,8 @@ RENAMED = {
     "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
 }
 
-# A Job has no word for these; at this value nothing is missed.
-MISSED_UNLESS: dict[str, Any] = {
+# A Job cannot express these; at this value they are irrelevant.
+IRRELEVANT_AT: dict[str, Any] = {
     "compile.enable": False,
     "fault_tolerance.enable": False,
     "optimizer.early_step_in_backward": False,
@@ -120,8 +120,8 @@ MISSED_UNLESS: dict[str, Any] = {
     "parallelism.expert_tensor_parallel_degree": 1,
     "parallelism.pipeline_parallel_schedule_csv": "",
 }
-# Neither layout nor recipe depends on these; a star is any key below.
-OF_NO_CONCERN = (
+# Neither layout nor recipe depends on these; a star matches any key below.
+IRRELEVANT = (
     "job.*",
     "profiling.*",
     "metrics.*",

@@ -1,0 +1,219 @@
+"""The kinds of entries that a table of flags is made of; each both writes its flags and reads them.
+
+An entry is a flag with a value, a switch, a choice among words, or a small class of its own where several flags make
+one field (megatron_flags.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+from trimaran.spec import Job, Mistake
+
+Line = list[str]  # a flag and its words
+Given = Mapping[str, Sequence[str]]  # flag -> its words, as in a launch file
+Fields = dict[str, Any]  # dotted path in a Job -> value
+
+
+class Unquoted(str):
+    """A word that the shell still has to expand, such as "$DATA_PATH"; every other word is quoted."""
+
+    __slots__ = ()
+
+
+class Flags(Protocol):
+    @property
+    def flags(self) -> tuple[str, ...]: ...
+
+    def write(self, job: Job) -> list[Line]: ...
+
+    def read(self, given: Given) -> Fields: ...
+
+
+def field_of(job: Job, path: str) -> Any:
+    return reduce(getattr, path.split("."), job)
+
+
+def always(job: Job) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class ValueFlag:
+    """--num-layers 70. `default` is the trainer's own, where the flag is not given."""
+
+    flag: str
+    field: str
+    kind: Callable[[str], Any]
+    default: Any = None
+    wanted: Callable[[Job], bool] = always
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (self.flag,)
+
+    def write(self, job: Job) -> list[Line]:
+        value = field_of(job, self.field)
+        return [[self.flag, str(value)]] if value is not None and self.wanted(job) else []
+
+    def read(self, given: Given) -> Fields:
+        value = number(given, self.flag, self.kind, self.default)
+        return {} if value is None else {self.field: value}
+
+
+@dataclass(frozen=True)
+class SwitchFlag:
+    """--embed-layernorm: the field has this value where the flag is given, and `otherwise` where it is not."""
+
+    flag: str
+    field: str
+    value: Any = True
+    otherwise: Any = None
+    others: tuple[str, ...] = ()  # written with it, without a meaning of their own
+    wanted: Callable[[Job], bool] = always
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (self.flag, *self.others)
+
+    def write(self, job: Job) -> list[Line]:
+        on = field_of(job, self.field) == self.value and self.wanted(job)
+        return [[flag] for flag in self.flags] if on else []
+
+    def read(self, given: Given) -> Fields:
+        value = self.value if self.flag in given else self.otherwise
+        return {} if value is None else {self.field: value}
+
+
+@dataclass(frozen=True)
+class ChoiceFlag:
+    """--lr-decay-style cosine: a value of ours for each word of the trainer's; its other words are not understood."""
+
+    flag: str
+    field: str
+    words: Mapping[str, str]  # ours -> theirs
+    default: str | None = None  # theirs
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (self.flag,)
+
+    def write(self, job: Job) -> list[Line]:
+        value = field_of(job, self.field)
+        return [[self.flag, self.words[value]]] if value in self.words else []
+
+    def is_unknown(self, given: Given) -> bool:
+        """Whether it is given with a word that we have no value for."""
+        return bool(given.get(self.flag)) and given[self.flag][0] not in self.words.values()
+
+    def read(self, given: Given) -> Fields:
+        theirs = given[self.flag][0] if given.get(self.flag) else self.default
+        ours = {word: value for value, word in self.words.items()}
+        return {self.field: ours[theirs]} if theirs in ours else {}
+
+
+@dataclass(frozen=True)
+class FixedFlags:
+    """Flags that say what our Jobs always mean or what a runnable script needs; nothing is read from them."""
+
+    lines: Callable[[Job], list[Line]]
+    flags: tuple[str, ...]
+
+    def write(self, job: Job) -> list[Line]:
+        return self.lines(job)
+
+    def read(self, given: Given) -> Fields:
+        return {}
+
+
+def number(given: Given, flag: str, kind: Callable[[str], Any], default: Any = None) -> Any:
+    """The flag's value, or the default where it is not given."""
+    if flag not in given:
+        return default
+    words = given[flag]
+    try:
+        return kind(words[0])
+    except (ValueError, IndexError):
+        said = f"is {words[0]!r}" if words else "has no value"
+        raise Mistake(f"{flag} {said}, but must be a number.") from None
+
+
+# Flags of logging, loading and libraries: understood, and irrelevant to a Job.
+IRRELEVANT = frozenset(
+    f"--{name}"
+    for name in [
+        "abort-on-unmet-fused-kernel-constraints",
+        "ckpt-format",
+        "data-cache-path",
+        "data-impl",
+        "dataloader-type",
+        "distributed-backend",
+        "exit-duration-in-mins",
+        "exit-interval",
+        "exit-signal-handler",
+        "init-method-std",
+        "kill-switch-path",
+        "local_rank",
+        "max-position-embeddings",
+        "merge-file",
+        "no-load-optim",
+        "no-load-rng",
+        "no-masked-softmax-fusion",
+        "no-save-optim",
+        "no-save-rng",
+        "num-workers",
+        "override-lr-scheduler",
+        "override-opt_param-scheduler",
+        "timing-log-level",
+        "use-checkpoint-lr-scheduler",
+        "valid-num-workers",
+        "vocab-file",
+    ]
+)
+IRRELEVANT_PREFIXES = ("--log-", "--tensorboard-", "--wandb-", "--no-log-", "--tokenizer-")
+
+
+@dataclass(frozen=True)
+class FlagTable:
+    """The entries of one trainer, by the block of the launch script that they are written in."""
+
+    blocks: Mapping[str, Sequence[Flags]]
+    also_read: frozenset[str] = frozenset()  # flags that mean nothing more beside the others
+
+    def entries(self) -> list[Flags]:
+        return [entry for block in self.blocks.values() for entry in block]
+
+    def lines(self, job: Job) -> dict[str, list[Line]]:
+        return {name: [line for entry in block for line in entry.write(job)] for name, block in self.blocks.items()}
+
+    def fields(self, given: Given) -> Fields:
+        return {path: value for entry in self.entries() for path, value in entry.read(given).items()}
+
+    def unread(self, given: Given) -> list[str]:
+        unknown = {entry.flag for entry in self.entries() if isinstance(entry, ChoiceFlag) and entry.is_unknown(given)}
+        known = ({flag for entry in self.entries() for flag in entry.flags} | self.also_read) - unknown
+        return [as_text(flag, words) for flag, words in given.items() if flag not in known and not is_irrelevant(flag)]
+
+    def undetermined(self, unsure: Given) -> list[str]:
+        """Of flags whose value only the running shell knows, those that would matter to a Job."""
+        fixed = {flag for entry in self.entries() if isinstance(entry, FixedFlags) for flag in entry.flags}
+        return [as_text(flag, words) for flag, words in unsure.items() if flag not in fixed and not is_irrelevant(flag)]
+
+
+def as_text(flag: str, words: Sequence[str]) -> str:
+    return " ".join([flag, *words])
+
+
+def is_irrelevant(flag: str) -> bool:
+    return flag in IRRELEVANT or flag.startswith(IRRELEVANT_PREFIXES)
+
+
+def nest(fields: Fields) -> dict[str, Any]:
+    """Dotted paths as the nested values of a job file."""
+    values: dict[str, Any] = {}
+    for path, value in fields.items():
+        *outer, last = path.split(".")
+        inside = reduce(lambda inner, name: inner.setdefault(name, {}), outer, values)
+        inside[last] = value
+    return values

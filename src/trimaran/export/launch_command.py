@@ -1,0 +1,89 @@
+"""LaunchCommand: the program and flags that a launch script starts, or an argument dump was printed by."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimaran.export.argument_dump import flags_of, has_iterations, parse_dump
+from trimaran.export.flags import FlagTable
+from trimaran.export.launch_script import read_names
+from trimaran.export.shell import Script, is_unknown, parse_flags, read_script, without_marks
+
+# Of a dump, which lists every argument, only these are reported as not understood.
+REPORTED = ("--num-experts", "--context-parallel-size", "--expert-model-parallel-size")
+_MARKDOWN_TABLE = re.compile(
+    r"^\s*\|?(?:\s*:?-+:?\s*\|){2,}", re.MULTILINE
+)  # notes that quote a command are not a script
+# A launch script has at least one of these.
+SHAPE = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    given: dict[str, list[str]]
+    program: str = ""
+    stated: dict[str, Any] = field(default_factory=dict)  # dotted fields that no flag has, and nodes
+    unsure: dict[str, list[str]] = field(default_factory=dict)  # flags whose value only the running shell knows
+    documents: tuple[dict[str, Any], ...] = ()  # JSON that the script writes
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether these are all arguments that the trainer has, not only those that were given."""
+        return not self.program and "--world-size" in self.given
+
+    def unread(self, table: FlagTable) -> tuple[str, ...]:
+        given = {flag: self.given[flag] for flag in REPORTED if flag in self.given} if self.is_dump else self.given
+        return (*table.undetermined(self.unsure), *table.unread(given))
+
+
+def read_launch_command(text: str) -> LaunchCommand | None:
+    """None where it is neither a launch script nor a dump of Megatron's."""
+    if arguments := parse_dump(text):
+        given = flags_of(arguments)
+        devices = given.setdefault("--world-size", [""])[0]
+        given = {flag: words for flag, words in given.items() if flag not in REPORTED or words not in (["0"], ["1"])}
+        return LaunchCommand(given, stated={"devices": int(devices)} if devices.isdigit() else {})
+    if not any(flag in text for flag in SHAPE) or has_iterations(text) or _MARKDOWN_TABLE.search(text):
+        return None
+    script = read_script(text)
+    words = max(script.commands, key=lambda command: sum(word.startswith("--") for word in command), default=[])
+    program = next((i for i, word in enumerate(words) if word.endswith(".py")), -1)  # before it is the launcher
+    given = parse_flags(words[program + 1 :])
+    if not any(flag in given for flag in SHAPE):
+        return None
+    name = words[program].rpartition("/")[2] if program >= 0 else ""
+    unsure = {flag: without_marks(values) for flag, values in given.items() if is_unknown(values)}
+    plain = {flag: values for flag, values in given.items() if flag not in unsure}
+    job_name = script.sbatch.get("--job-name")
+    stated = {**({"name": job_name} if job_name else {}), **read_names(text), **_machines(script, parse_flags(words))}
+    if script.exported:
+        stated["environment"] = script.exported
+    return LaunchCommand(plain, name, stated, unsure, tuple(_documents(script)))
+
+
+def _machines(script: Script, given: dict[str, list[str]]) -> dict[str, int]:
+    """Nodes and devices per node, as given to torchrun, the deepspeed launcher or SLURM."""
+    found: dict[str, int] = {}
+    for name, flags in (
+        ("nodes", ("--nnodes", "--num_nodes")),
+        ("devices_per_node", ("--nproc_per_node", "--nproc-per-node", "--num_gpus")),
+    ):
+        for flag in flags:
+            if given.get(flag) and given[flag][0].isdigit():
+                found[name] = int(given[flag][0])
+    if "nodes" not in found and script.sbatch.get("--nodes", "").isdigit():
+        found["nodes"] = int(script.sbatch["--nodes"])
+    return found
+
+
+def _documents(script: Script) -> list[dict[str, Any]]:
+    found = []
+    for text in script.documents:
+        try:
+            document = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(document, dict):
+            found.append(document)
+    return found

@@ -1,0 +1,125 @@
+"""Shell scripts that start a trainer: torchrun on every node with the trainer's flags, and SLURM's batch script."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from trimaran.export.adapt import Unsupported
+from trimaran.export.flags import Line, Unquoted
+from trimaran.spec import Job
+
+CPU_DEVICES = ("cpu-", "a64fx")  # their nodes have no GPUs to ask SLURM for
+SITE = "# Your site may want more: --account, --partition, --constraint, --qos, --cpus-per-task."
+NAME, MODEL = "# Job: ", "# Model: "  # in the first lines: no trainer has a flag for these
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def launch_script(
+    job: Job, what: str, entry: str, blocks: Mapping[str, Sequence[Line]], site: Sequence[str], exports: Sequence[str]
+) -> str:
+    """Started once on every node, with or without SLURM. LAUNCHER=echo shows the command instead."""
+    cluster = job.cluster
+    lines = [
+        "#!/bin/bash",
+        NAME + json.dumps(job.name),
+        MODEL + json.dumps(job.model.name),
+        f"# {what}. Written by Trimaran. Start it on every node, or with `sbatch train.slurm` once.",
+        "set -euo pipefail",
+        "",
+        *site,
+        "",
+        f"NNODES={cluster.nodes}",
+        f"GPUS_PER_NODE={cluster.devices_per_node}",
+        'NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-0}}"',
+        'MASTER_ADDR="${MASTER_ADDR:-localhost}"',
+        'MASTER_PORT="${MASTER_PORT:-6000}"',
+        "",
+        *exports,
+        *environment_lines(job),
+        "",
+        'LAUNCHER="${LAUNCHER:-python -u -m torch.distributed.run}"',
+        "DISTRIBUTED_ARGS=(",
+        '    --nproc_per_node "$GPUS_PER_NODE"',
+        '    --nnodes "$NNODES"',
+        '    --node_rank "$NODE_RANK"',
+        '    --rdzv_endpoint "$MASTER_ADDR:$MASTER_PORT"',
+        "    --rdzv_backend c10d",
+        "    --max_restarts 0",
+        "    --tee 3",
+        ")",
+    ]
+    for name, block in blocks.items():
+        lines += ["", f"{name}_ARGS=(", *(f"    {quote(line)}" for line in block), ")"]
+    command = ['exec $LAUNCHER "${DISTRIBUTED_ARGS[@]}"', f'"$MEGATRON/{entry}"']
+    command += [f'"${{{name}_ARGS[@]}}"' for name in blocks]
+    return "\n".join([*lines, "", " \\\n    ".join(command), ""])
+
+
+def quote(line: Line) -> str:
+    return " ".join(word if isinstance(word, Unquoted) else shlex.quote(word) for word in line)
+
+
+def environment_lines(job: Job) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items() if is_variable(name)]
+
+
+def unsupported_environment(job: Job) -> list[Unsupported]:
+    return [
+        Unsupported(f"environment.{name}", f"{name!r} is not a valid name of a shell variable; it is left out.")
+        for name in job.environment
+        if not is_variable(name)
+    ]
+
+
+def is_variable(name: str) -> bool:
+    return bool(_VARIABLE.fullmatch(name))
+
+
+def read_names(text: str) -> dict[str, str]:
+    """The names of the job and of its model, from the comments of an exported script."""
+    names: dict[str, str] = {}
+    for line in text.split("\n", 6)[:6]:
+        for mark, path in ((NAME, "name"), (MODEL, "model.name")):
+            if line.startswith(mark):
+                try:
+                    names[path] = str(json.loads(line.removeprefix(mark)))
+                except ValueError:
+                    continue
+    return names
+
+
+def sbatch_header(job: Job, tasks_per_node: int, hours: int = 20, more: Sequence[str] = ()) -> list[str]:
+    cluster = job.cluster
+    gpus = [] if cluster.device.name.startswith(CPU_DEVICES) else [f"--gres=gpu:{cluster.devices_per_node}"]
+    options = [
+        f"--job-name={plain_name(job.name)}",
+        f"--nodes={cluster.nodes}",
+        f"--ntasks-per-node={tasks_per_node}",
+        *gpus,
+        f"--time={hours}:00:00",
+        "--output=%x-%j.out",
+        *more,
+    ]
+    return ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), SITE, ""]
+
+
+def slurm_script(job: Job, script: str) -> str:
+    """Runs a launch script as one task on every node, which starts the node's processes; rendezvous on the first."""
+    lines = [
+        *sbatch_header(job, tasks_per_node=1),
+        "set -e",
+        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        "export MASTER_ADDR",
+        'export MASTER_PORT="${MASTER_PORT:-6000}"',
+        "",
+        "# When a task ends the others get 60 s; when one fails, all end.",
+        f'srun --wait=60 --kill-on-bad-exit=1 --jobid "$SLURM_JOB_ID" bash "$SLURM_SUBMIT_DIR/{script}"',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def plain_name(name: str) -> str:
+    """A job's name without characters that are special to a shell or to SLURM."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
