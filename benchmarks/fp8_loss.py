@@ -6,8 +6,8 @@ Prints the mean loss of every 50 steps of both, and how far the means of any 20 
 after the first 50. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the
 library in any case. A job without a warm-up gets one of 50 steps: large models go astray without, in any precision.
 With --noise it says how far apart runs in bf16 are: one in smaller micro batches, which sum in another order, and one
-whose first weights are as far off as 8 bits round them (another_start.py). All run at once: on a CPU give each a core,
-as by OMP_NUM_THREADS=1.
+whose initial weights are perturbed as much as 8 bits round them (perturbed_start.py). All run at once: on a CPU give
+each a core, as by OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from asking import job_asked
+from arguments import job_argument
 from stdlib_training import TRIMARAN, prepare
 from trimaran.cli.show import print_table
 from trimaran.spec.files import load_job
@@ -34,7 +34,7 @@ Curve = npt.NDArray[np.float64]  # losses, step by step
 
 
 def started(folder: Path, job: str, name: str, steps: int, changes: list[str]) -> "subprocess.Popen[bytes]":
-    trimaran = [sys.executable, str(Path(__file__).with_name("another_start.py"))] if name == OTHER else TRIMARAN
+    trimaran = [sys.executable, str(Path(__file__).with_name("perturbed_start.py"))] if name == OTHER else TRIMARAN
     command = [*trimaran, "train", job, "--steps", str(steps), "--metrics", f"{name}.jsonl"]
     command += [word for change in ("data.source=stdlib/tokens", *changes) for word in ("--set", change)]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
@@ -58,7 +58,7 @@ def main() -> int:
     if asked.steps < WINDOW:
         parser.error(f"{asked.steps} steps are fewer than the {WINDOW} of a mean")
     job = str(Path(asked.job).resolve()) if Path(asked.job).exists() else asked.job
-    read = job_asked(parser, job, asked.set)
+    read = job_argument(parser, job, asked.set)
     warm_up = load_job(job).recipe.warmup_samples or WARM_UP * read.batch.size
     changes = [f"recipe.warmup_samples={warm_up}", *asked.set]
     kinds = {"bf16": ["precision=bf16"], "fp8": ["precision=fp8"]}

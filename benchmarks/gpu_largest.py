@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from asking import need_gpu
+from arguments import require_gpu
 from stdlib_training import TRIMARAN
 from trimaran.cli.show import print_table
 from trimaran.planner.explained import explained
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--optimizers", nargs="+", default=["fused-adam", "adam-8bit", "adam"])
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
-    need_gpu(parser)
+    require_gpu(parser)
     rows, all_trained = [], True
     with tempfile.TemporaryDirectory() as name:
         for optimizer in options.optimizers:

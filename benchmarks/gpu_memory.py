@@ -15,7 +15,7 @@ import sys
 
 import torch
 
-from asking import job_asked, need_gpu
+from arguments import job_argument, require_gpu
 from gpu_steps import weighed
 from trimaran.cli.show import print_table
 from trimaran.planner.explained import explained
@@ -56,8 +56,8 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    job = job_asked(parser, options.job, options.settings)
-    need_gpu(parser)
+    job = job_argument(parser, options.job, options.settings)
+    require_gpu(parser)
     rows = []
     for recompute in RECOMPUTE:
         for micro_batch in options.micro_batches:

@@ -15,7 +15,7 @@ import sys
 
 import torch
 
-from asking import job_asked, need_gpu
+from arguments import job_argument, require_gpu
 from gpu_steps import GPU, forget, weighed
 from trimaran.cost.memory import PAGES_BYTES
 from trimaran.spec import Job
@@ -40,8 +40,8 @@ def main() -> int:
     parser.add_argument("job", nargs="?", default="gpt-1b3-h200")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="FIELD=VALUE")
     options = parser.parse_args()
-    job = job_asked(parser, options.job, options.settings)
-    need_gpu(parser)
+    job = job_argument(parser, options.job, options.settings)
+    require_gpu(parser)
     alone = weighed(job)
     if alone is None:
         parser.error("this Job does not fit into this GPU; a smaller layout.micro_batch would.")

@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from asking import need_gpu
+from arguments import require_gpu
 from gpu_steps import forget, ours, timed
 from trimaran.cli.show import print_table
 from trimaran.planner.explained import explained, number
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    need_gpu(parser)
+    require_gpu(parser)
     base, rows = load_job("gpt-1b3-h200"), []
     for name in options.only:
         print(name, file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import other_trainers
-from asking import job_asked, need_gpu
+from arguments import job_argument, require_gpu
 from gpu_steps import GPU, Step, ours, timed
 from trimaran.cli.show import print_table
 from trimaran.cost.flops import FORMULAS
@@ -143,8 +143,8 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="The longest of each, by name.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    job = job_asked(parser, options.job, options.settings)
-    need_gpu(parser)
+    job = job_argument(parser, options.job, options.settings)
+    require_gpu(parser)
     chosen = trainers(job, options.fp8, options.beside)
     flops = {name: flops_of(job, model) for name, (_, model) in chosen.items()}
     of_ours = [name for name in chosen if name.startswith("trimaran")]

@@ -1,10 +1,10 @@
-"""What a trial costs besides its trainer, and whether a thousand of them leave anything behind.
+"""Overhead of a trial beside its trainer, and whether a thousand trials leak anything.
 
     python benchmarks/lab_overhead.py [--trials 1000] [--slurm 200]
 
-The trainer prints the time and ends, so that nearly all of a trial's time is the harness's. With --slurm as many go
-through a real SLURM of four nodes on this machine (Debian's packages), four side by side. Goal: under a second a trial,
-no process left, no file and no memory more at the end than after the first tenth.
+The trainer prints the time and exits, so that nearly all of a trial's time is the harness's. --slurm N runs N trials
+through a real SLURM of four nodes on this machine (Debian's packages), four at a time. Goal: under a second per trial,
+no process left, and no more open files and memory at the end than after the first tenth.
 """
 
 import argparse
@@ -41,18 +41,18 @@ def run(folder: Path, trials: int, place: dict[str, Any], environment: Mapping[s
     sweep = {"base": "tiny", "command": TRAINER, "axes": {"seed": list(range(trials))}, "place": place}
     (folder / "dummies.yaml").write_text(yaml.safe_dump(sweep))
     command = [sys.executable, "-m", "trimaran.cli.main", "sweep", "dummies.yaml", "--json"]
-    with (folder / "told.json").open("w") as out:
+    with (folder / "swept.json").open("w") as out:
         harness = subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.DEVNULL, env=environment)
-        held = []
+        usage = []
         while harness.poll() is None:
             done = len(list((folder / "sweeps" / "dummies" / "trials").glob("*/outcome.json")))
-            held.append((done, *memory_and_files(harness.pid)))
+            usage.append((done, *memory_and_files(harness.pid)))
             time.sleep(0.5)
-    return {**json.loads((folder / "told.json").read_text()), "held": held}
+    return {**json.loads((folder / "swept.json").read_text()), "usage": usage}
 
 
 def stamps(folder: Path) -> list[tuple[float, float, float, float]]:
-    """When each trial was ordered, when its trainer began and ended, and when its outcome was on the disk."""
+    """When each trial was ordered, when its trainer began and ended, and when its outcome was on disk."""
     found = []
     for trial in sorted((folder / "sweeps" / "dummies" / "trials").iterdir()):
         lines = (trial / "stdout").read_text().splitlines()
@@ -62,15 +62,15 @@ def stamps(folder: Path) -> list[tuple[float, float, float, float]]:
     return found
 
 
-def report(name: str, folder: Path, told: dict[str, Any]) -> bool:
+def report(name: str, folder: Path, swept: dict[str, Any]) -> bool:
     times = stamps(folder)
     starts = [began - ordered for ordered, began, _, _ in times]
     ends = [kept - ended for _, _, ended, kept in times]
-    early = next(row for row in told["held"] if row[0] >= len(times) / 10)
-    last = told["held"][-1]
-    left = sum(len(processes_of(trial["id"])) for trial in told["trials"])
+    early = next(row for row in swept["usage"] if row[0] >= len(times) / 10)
+    last = swept["usage"][-1]
+    left = sum(len(processes_of(trial["id"])) for trial in swept["trials"])
     print_table(
-        f"{len(times)} trials, {name}: {dict(told['counts'])}",
+        f"{len(times)} trials, {name}: {dict(swept['counts'])}",
         ("", "median", "95 %", "worst"),
         [
             (what, *(f"{value:.3f} s" for value in (statistics.median(v), statistics.quantiles(v, n=20)[-1], max(v))))
@@ -93,14 +93,14 @@ def main() -> int:
     asked = parser.parse_args()
     good = True
     with tempfile.TemporaryDirectory() as name:
-        told = run(Path(name), asked.trials, {"kind": "local"}, None)
-        good &= report("this machine", Path(name), told)
+        swept = run(Path(name), asked.trials, {"kind": "local"}, None)
+        good &= report("this machine", Path(name), swept)
     if missing_programs():
         print(f"SLURM is not installed ({', '.join(missing_programs())} missing): not measured.")
     elif asked.slurm:
         with SlurmCluster() as slurm, tempfile.TemporaryDirectory() as name:
-            told = run(Path(name), asked.slurm, {"kind": "slurm", "parallel": 4}, slurm.environment)
-            good &= report("SLURM, queueing included", Path(name), told)
+            swept = run(Path(name), asked.slurm, {"kind": "slurm", "parallel": 4}, slurm.environment)
+            good &= report("SLURM, queueing included", Path(name), swept)
     return 0 if good else 1
 
 

@@ -1,6 +1,6 @@
 """How fast is the ledger with 100,000 trials? Prints each figure beside its goal; exit code 1 if one is missed.
 
-.venv/bin/python benchmarks/ledger_store.py [trials]
+python benchmarks/ledger_store.py [trials]
 """
 
 import random
@@ -105,7 +105,7 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def opened_and_asked(path: Path, query: Callable[[Ledger], Any]) -> Any:
+def open_and_query(path: Path, query: Callable[[Ledger], Any]) -> Any:
     with Ledger.read(path) as ledger:
         return query(ledger)
 
@@ -125,7 +125,7 @@ def main(number: int) -> int:
         print(f"file: {path.stat().st_size / 2**20:.0f} MiB")
         times = {}
         for name, query in QUERIES.items():
-            times[name] = median(timed(lambda query=query: opened_and_asked(path, query))[0] for _ in range(3))
+            times[name] = median(timed(lambda query=query: open_and_query(path, query))[0] for _ in range(3))
             print(f"  {name:30} {times[name] * 1000:6.1f} ms")
     slowest = max(times, key=lambda name: times[name])
     print(f"slowest query, opening included, median of 3: {slowest!r}")

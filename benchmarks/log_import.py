@@ -1,7 +1,8 @@
 """How long does it take to import a log of a million iterations? Goal: under 15 seconds on one core.
 
+    python benchmarks/log_import.py [iterations]
+
 Times what `trimaran import FILE` does: recognise the file, read it, add its trial to a new ledger.
-Run: python benchmarks/log_import.py [iterations]
 """
 
 import random
@@ -19,8 +20,8 @@ GLOBAL_BATCH = 2048
 SEQUENCE = 2048
 
 
-def iteration_line(number: int, total: int, chance: random.Random) -> str:
-    seconds = chance.gauss(104.5, 0.8)
+def iteration_line(number: int, total: int, rng: random.Random) -> str:
+    seconds = rng.gauss(104.5, 0.8)
     samples = number * GLOBAL_BATCH
     fields = [
         f" iteration {number:8d}/{total:8d}",
@@ -30,11 +31,11 @@ def iteration_line(number: int, total: int, chance: random.Random) -> str:
         f"learning rate: {6e-5:.3E}",
         f"global batch size: {GLOBAL_BATCH:5d}",
     ]
-    if chance.random() > 0.01:  # a skipped iteration has no loss
-        fields.append(f"lm loss: {2.0 + chance.random():.6E}")
-    fields += [f"loss scale: {1.0:.1f}", f"grad norm: {chance.random():.3f}", f"num zeros: {0.0:.1f}"]
+    if rng.random() > 0.01:  # a skipped iteration has no loss
+        fields.append(f"lm loss: {2.0 + rng.random():.6E}")
+    fields += [f"loss scale: {1.0:.1f}", f"grad norm: {rng.random():.3f}", f"num zeros: {0.0:.1f}"]
     if number % 2:
-        fields.append(f"params norm: {1000 * chance.random():.3f}")
+        fields.append(f"params norm: {1000 * rng.random():.3f}")
     fields += [
         f"number of skipped iterations: {0:3d}",
         f"number of nan iterations: {0:3d}",
@@ -45,11 +46,11 @@ def iteration_line(number: int, total: int, chance: random.Random) -> str:
 
 
 def write_log(out: TextIO, iterations: int) -> int:
-    """Every tenth iteration repeated by another rank, memory of four ranks and other talk now and then."""
-    chance = random.Random(1)
+    """Every tenth iteration is repeated by another rank; memory lines of four ranks and other lines now and then."""
+    rng = random.Random(1)
     lines = 0
     for number in range(1, iterations + 1):
-        line = iteration_line(number, iterations, chance)
+        line = iteration_line(number, iterations, rng)
         written = [line]
         if number % 10 == 0:
             written.append(line.replace("[default7]:", "[default3]:"))

@@ -1,6 +1,6 @@
 """How long does a command take to start? `python benchmarks/startup.py`
 
-Medians over fresh processes, beside the interpreter alone and a bare typer program in the same run.
+Medians over fresh processes, compared with the bare interpreter and a bare typer program in the same run.
 """
 
 import statistics
@@ -24,7 +24,7 @@ def median_seconds(*command: str) -> float:
 
 def main() -> int:
     trimaran = (sys.executable, "-m", "trimaran.cli.main")
-    print(f"{'python alone':<28}{median_seconds(sys.executable, '-c', 'pass'):6.3f} s")
+    print(f"{'bare python':<28}{median_seconds(sys.executable, '-c', 'pass'):6.3f} s")
     print(f"{'a bare typer program, --help':<28}{median_seconds(sys.executable, '-c', BARE, '--help'):6.3f} s")
     print(f"{'trimaran presets':<28}{median_seconds(*trimaran, 'presets'):6.3f} s")
     seconds = median_seconds(*trimaran, "--help")

@@ -1,10 +1,9 @@
-"""The Python standard library's own source, as JSON lines: a real text that is on every machine.
+"""The source of the Python standard library as JSON lines: real text that every machine has.
 
     python examples/stdlib/collect.py > stdlib.jsonl
 
-The modules are those in `modules.txt`, in that order; the last ones become the validation set. Python versions differ a
-little in them, and some lack a few, so losses can be compared between runs on one machine, and to about 0.05 between
-machines.
+The modules are those in `modules.txt`, in that order; the last ones become the validation set. They differ a little
+between Python versions: losses can be compared between runs on one machine, and to about 0.05 between machines.
 """
 
 import json
@@ -21,7 +20,7 @@ def main() -> None:
         if file.exists():
             print(json.dumps({"text": file.read_text("utf-8")}))
         else:
-            print(f"{file} is not there, and left out.", file=sys.stderr)
+            print(f"{file} does not exist and is left out.", file=sys.stderr)
 
 
 if __name__ == "__main__":
