@@ -30,7 +30,7 @@ from trimaran.data.source import Synthetic
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 from trimaran.spec.files import load_job
@@ -153,7 +153,7 @@ def measured(rank: int, job: Job, bare: Callable[[Job, World], Step] | None, sto
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, job.layout.devices), rank=rank, world_size=job.layout.devices
         )
-    world = World(job.layout, CPU) if alone else arranged(job.layout, job.model.tied_embeddings, CPU, rank)
+    world = World(job.layout, CPU) if alone else build_world(job.layout, job.model.tied_embeddings, CPU, rank)
     trainer = Trainer(job, world)
     steps: list[Step] = [lambda parts: float(trainer.step(parts).loss)]  # type: ignore[arg-type, return-value]
     steps += [bare(job, world)] if bare else []

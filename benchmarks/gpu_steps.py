@@ -10,11 +10,11 @@ import torch
 
 from trimaran.data.source import source_of
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.parallel.world import World, device_here
+from trimaran.engine.parallel.world import World, select_device
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
-GPU = device_here(0, cpu=False)  # before anything is allocated, as the trainer does
+GPU = select_device(0, cpu=False)  # before anything is allocated, as the trainer does
 
 Step = Callable[[int], None]  # of this number
 

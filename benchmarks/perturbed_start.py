@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimaran.cli.main import run
 from trimaran.cost.tensors import NamedTensor
-from trimaran.engine.model.init_weights import fill
+from trimaran.engine.model.init_weights import init_tensor_
 from trimaran.engine.parallel import zero
 
 PERTURBED = (".qkv.weight", ".out.weight", ".up.weight", ".down.weight")
@@ -21,13 +21,13 @@ SEED = 1
 
 
 def fill_perturbed(generator: torch.Generator, local: Tensor, tensor: NamedTensor, *where: Any) -> None:
-    fill(local, tensor, *where)
+    init_tensor_(local, tensor, *where)
     if tensor.name.endswith(PERTURBED):
         local.mul_(1 + NOISE * torch.randn(local.shape, generator=generator).to(local.device))
 
 
 def main() -> None:
-    zero.fill = partial(fill_perturbed, torch.Generator().manual_seed(SEED))  # type: ignore[assignment]
+    zero.init_tensor_ = partial(fill_perturbed, torch.Generator().manual_seed(SEED))  # type: ignore[assignment]
     run()
 
 

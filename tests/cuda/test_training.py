@@ -12,13 +12,13 @@ from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpoints, live_tensors
 from trimaran.engine.checkpoint.position import Position
 from trimaran.engine.checkpoint.sharded_tensors import unpacked
-from trimaran.engine.kernels.fused_adamw import OnePassAdam
-from trimaran.engine.kernels.transpose import turned
+from trimaran.engine.kernels.fused_adamw import FusedAdamW
+from trimaran.engine.kernels.transpose import transpose_copy
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.train import Stop, loop
 from trimaran.engine.metrics.reporter import Done, Teller
 from trimaran.engine.parallel.world import World
-from trimaran.engine.parallel.zero import Slot
+from trimaran.engine.parallel.zero import MasterWeight
 from trimaran.engine.trainer import Asks, Trainer
 from trimaran.processes.heartbeat import Heartbeat
 from trimaran.spec.files import load_job
@@ -115,7 +115,7 @@ def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp
     begun, position = tiny("cuda", *settings), Position(3, 12)
     stepped(begun, range(3))
     checkpoints, saved = Checkpoints(begun), state(begun)
-    few_bytes = 0.4 * sum(slot.value.nbytes for slot in begun.weights.slots)
+    few_bytes = 0.4 * sum(master.value.nbytes for master in begun.weights.masters)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     checkpoints.save(position)
@@ -137,7 +137,7 @@ def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp
 @pytest.mark.parametrize("shape", [(256, 128), (300, 70), (1, 129), (129, 1), (4096, 1000)], ids=str)
 def test_turned_bytes_are_those_of_a_cpu(shape: tuple[int, int]) -> None:
     numbers = torch.randint(0, 256, shape, dtype=torch.uint8)
-    found = turned(numbers.cuda())
+    found = transpose_copy(numbers.cuda())
     assert found.is_contiguous()
     assert torch.equal(found.cpu(), numbers.t())
 
@@ -148,31 +148,33 @@ def test_one_pass_adam_is_adamw_on_shortened_gradients(dtype: torch.dtype, shape
     """Against PyTorch's own in float64. The copy in the compute precision is the value, rounded. Tensors of odd and of
     even sizes."""
     torch.manual_seed(0)
-    slots = [slot(torch.randn(shape, device="cuda"), dtype) for shape in shapes]
-    exact = [nn.Parameter(one.value.detach().double().cpu()) for one in slots]
+    masters = [master_weight(torch.randn(shape, device="cuda"), dtype) for shape in shapes]
+    exact = [nn.Parameter(one.value.detach().double().cpu()) for one in masters]
     options = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-8}
-    values = [one.value for one in slots]
-    ours = OnePassAdam(
-        [{"params": values[:2], "weight_decay": 0.1}, {"params": values[2:], "weight_decay": 0.0}], slots, **options
+    values = [one.value for one in masters]
+    ours = FusedAdamW(
+        [{"params": values[:2], "weight_decay": 0.1}, {"params": values[2:], "weight_decay": 0.0}], masters, **options
     )
     groups = [{"params": exact[:2], "weight_decay": 0.1}, {"params": exact[2:], "weight_decay": 0.0}]
     theirs = torch.optim.AdamW(groups, **options)
-    ours.factor = torch.tensor(0.25, device="cuda")
+    ours.grad_factor = torch.tensor(0.25, device="cuda")
     for _ in range(5):
-        for one, right in zip(slots, exact, strict=True):
+        for one, right in zip(masters, exact, strict=True):
             one.parameter.grad = torch.randn_like(one.parameter)
             right.grad = one.parameter.grad.double().cpu() * 0.25
         ours.step()
         theirs.step()
-    for one, right in zip(slots, exact, strict=True):
+    for one, right in zip(masters, exact, strict=True):
         torch.testing.assert_close(one.value.cpu().double(), right, rtol=1e-5, atol=1e-6)
         assert torch.equal(one.parameter, one.value.to(dtype))
 
 
-def slot(value: Tensor, dtype: torch.dtype) -> Slot:
+def master_weight(value: Tensor, dtype: torch.dtype) -> MasterWeight:
     master = nn.Parameter(value)
     parameter = master if dtype == torch.float32 else nn.Parameter(value.to(dtype))
-    return Slot(NamedTensor("a.weight", tuple(value.shape), None), master, parameter, copy=False, sharded=False)
+    return MasterWeight(
+        NamedTensor("a.weight", tuple(value.shape), None), master, parameter, tied_copy=False, sharded=False
+    )
 
 
 class Strict(Teller):

@@ -10,8 +10,8 @@ import torch
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 TAKEN = """
 import torch
-from trimaran.engine.parallel.world import device_here
-kept = torch.empty(2**27, device=device_here(0, cpu=False))
+from trimaran.engine.parallel.world import select_device
+kept = torch.empty(2**27, device=select_device(0, cpu=False))
 print(torch.cuda.memory_reserved() / 2**20)
 """
 

@@ -14,7 +14,7 @@ from trimaran.engine.checkpoint.position import Position
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.optimizer.adam import create_moments
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Layout
 
@@ -40,7 +40,7 @@ def random_checkpoint(model: dict[str, Any], folder: Path, **rest: Any) -> Job:
 
 
 def save_after_a_step(rank: int, job: Job) -> None:
-    world = arranged(job.layout, job.model.tied_embeddings, CPU, rank)
+    world = build_world(job.layout, job.model.tied_embeddings, CPU, rank)
     trainer = Trainer(job, world)
     trainer.step(batch(job, source_of(job), 0, job.batch.size, world.dp_rank, CPU))
     Checkpoints(trainer).save(Position(1, job.batch.size))

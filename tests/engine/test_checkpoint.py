@@ -21,7 +21,7 @@ from trimaran.engine.checkpoint.position import Position
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
 from trimaran.engine.memory.tracker import Tracker
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Mistake
 
@@ -57,7 +57,7 @@ def trained(rank: int, job: Job, until: int) -> list[float]:
     """Go on from the newest checkpoint to this step and save there: the losses, and the loss on unseen data."""
     device = torch.device("cpu")
     alone = job.layout.devices == 1
-    world = World(job.layout, device) if alone else arranged(job.layout, job.model.tied_embeddings, device, rank)
+    world = World(job.layout, device) if alone else build_world(job.layout, job.model.tied_embeddings, device, rank)
     trainer = Trainer(job, world)
     checkpoints = Checkpoints(trainer)
     position = checkpoints.resume()
@@ -135,7 +135,7 @@ def test_going_on_takes_hardly_more_memory_than_is_held_then(optimizer: str, tmp
     with tracker:
         trainer = Trainer(asked, World(asked.layout, torch.device("cpu")))
         assert Checkpoints(trainer).resume().iteration == 1
-    weights = sum(slot.value.nbytes for slot in trainer.weights.slots)
+    weights = sum(master.value.nbytes for master in trainer.weights.masters)
     assert tracker.now >= weights
     assert tracker.peak - tracker.now < 0.2 * weights
 

@@ -15,7 +15,7 @@ from tests.engine.stages import random_tokens, whole_stage
 from trimaran.data.source import Synthetic
 from trimaran.engine.kernels.compile import compile_layers
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
@@ -62,7 +62,7 @@ def test_layers_of_sharded_and_pipelined_models_can_be_compiled(pool: Pool, layo
 def losses_of(rank: int, job: Job) -> tuple[list[float], list[float]]:
     """Of a trainer as it is on a CPU, and of one with compiled layers."""
     cpu = torch.device("cpu")
-    world = arranged(job.layout, job.model.tied_embeddings, cpu, rank)
+    world = build_world(job.layout, job.model.tied_embeddings, cpu, rank)
     source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
     trainers = Trainer(job, world), Trainer(job, world)
     with warnings.catch_warnings():
@@ -86,7 +86,7 @@ def test_a_trainer_that_is_dropped_gives_its_weights_back(precision: str) -> Non
     trainer = Trainer(job, World(job.layout, device))
     compile_layers(trainer.weights.modules[0], backend="aot_eager")
     trainer.step(batch(job, Synthetic(job.model.vocab, job.model.seq_len, job.seed), 0, 8, 0, device))
-    held = [weakref.ref(tensor) for slot in trainer.weights.slots for tensor in (slot.value, slot.parameter)]
+    held = [weakref.ref(tensor) for master in trainer.weights.masters for tensor in (master.value, master.parameter)]
     del trainer
     torch.compiler.reset()
     gc.collect()

@@ -15,7 +15,7 @@ from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
 from trimaran.cost import engine_memory
 from trimaran.cost.tensors import stage_tensors
-from trimaran.engine.model.init_weights import fill
+from trimaran.engine.model.init_weights import init_tensor_
 from trimaran.engine.model.loss import linear_cross_entropy
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
@@ -199,5 +199,5 @@ def rank_logits(rank: int, model: Model, ranks: int, tokens: Tensor) -> Tensor:
         for tensor in stage_tensors(model, Layout(tp=ranks), 0):
             local = parameters[tensor.name]
             offsets = [size * rank if dim == tensor.cut else 0 for dim, size in enumerate(local.shape)]
-            fill(local, tensor, offsets, model, seed=0)
+            init_tensor_(local, tensor, offsets, model, seed=0)
         return stage.logits(stage.activations(tokens, tokens))

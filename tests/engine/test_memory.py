@@ -16,8 +16,8 @@ from trimaran.cost.engine_memory import LIBRARY_BYTES
 from trimaran.cost.memory import stage_memory
 from trimaran.engine.memory.rank_memory import STEPS, Measured, enough_micro_batches, rank_memory
 from trimaran.engine.memory.tracker import Tracker
-from trimaran.engine.parallel.world import World, arranged
-from trimaran.engine.parallel.zero import weights
+from trimaran.engine.parallel.world import World, build_world
+from trimaran.engine.parallel.zero import build_weights
 from trimaran.spec import Job, presets
 
 REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -47,9 +47,9 @@ def really(rank: int, job: Job) -> tuple[int, dict[str, int]]:
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     alone = job.layout.devices == 1
-    world = World(job.layout, cpu) if alone else arranged(job.layout, job.model.tied_embeddings, cpu, rank)
+    world = World(job.layout, cpu) if alone else build_world(job.layout, job.model.tied_embeddings, cpu, rank)
     tracker = Tracker()
-    measured = Measured(job, world, weights(job, world), tracker)
+    measured = Measured(job, world, build_weights(job, world), tracker)
     for _ in range(STEPS):
         measured.step()
     return tracker.peak, tracker.peak_parts

@@ -14,8 +14,8 @@ from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import Synthetic
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.parallel.pipeline import ZERO_BUBBLE_WORKS
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.pipeline import SUPPORTS_ZERO_BUBBLE
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
@@ -83,7 +83,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     },
 }
 
-if not ZERO_BUBBLE_WORKS:  # with this PyTorch, whose schedule knows no operations but its own
+if not SUPPORTS_ZERO_BUBBLE:  # with this PyTorch, whose schedule knows no operations but its own
     LAYOUTS = {name: row for name, row in LAYOUTS.items() if row.get("schedule") != "zero-bubble"}
 
 Losses = list[tuple[float, float]]
@@ -108,7 +108,7 @@ def trained(rank: int, jobs: list[Job]) -> list[Losses]:
     found = []
     for job in jobs:
         alone, tied = job.layout.devices == 1, job.model.tied_embeddings
-        world = World(job.layout, device) if alone else arranged(job.layout, tied, device, rank)
+        world = World(job.layout, device) if alone else build_world(job.layout, tied, device, rank)
         trainer = Trainer(job, world)
         source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
         consumed, losses = 0, []

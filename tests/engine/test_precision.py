@@ -11,10 +11,10 @@ from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import source_of
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.optimizer.adam import decays
+from trimaran.engine.optimizer.adam import is_decayed
 from trimaran.engine.optimizer.loss_scale import LossScaler
-from trimaran.engine.parallel.pipeline import ZERO_BUBBLE_WORKS
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.pipeline import SUPPORTS_ZERO_BUBBLE
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, LossScale, Recipe
 
@@ -28,7 +28,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     **{f"dp2 zero{zero}": {"dp": 2, "zero": zero, "micro_batch": 2} for zero in range(4)},
     "tp2 pp2 dp2": {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2},
 }
-if not ZERO_BUBBLE_WORKS:  # with this PyTorch
+if not SUPPORTS_ZERO_BUBBLE:  # with this PyTorch
     del LAYOUTS["pp2 zero-bubble"]
 # Relative, of losses: rounding to 8 bits (bf16) or 11 (fp16) differs with the order of sums.
 TOLERANCE = {"fp32": 1e-5, "bf16": 3e-3, "fp16": 1e-3}
@@ -39,7 +39,7 @@ def trained(rank: int, jobs: list[Job]) -> list[list[Told]]:
     found = []
     for job in jobs:
         alone = job.layout.devices == 1
-        world = World(job.layout, device) if alone else arranged(job.layout, job.model.tied_embeddings, device, rank)
+        world = World(job.layout, device) if alone else build_world(job.layout, job.model.tied_embeddings, device, rank)
         trainer, source = Trainer(job, world), source_of(job)
         told = []
         for number in range(STEPS):
@@ -143,18 +143,18 @@ def test_hysteresis_forgives_overflows_until_the_next_doubling() -> None:
 )
 def test_what_the_recipe_leaves_out_does_not_decay(name: str, kind: str | None) -> None:
     kinds = ("norms", "biases", "embeddings")
-    assert decays(name, Recipe(undecayed=()))
-    assert decays(name, Recipe(undecayed=tuple(other for other in kinds if other != kind)))
-    assert decays(name, Recipe(undecayed=kinds)) == (kind is None)
+    assert is_decayed(name, Recipe(undecayed=()))
+    assert is_decayed(name, Recipe(undecayed=tuple(other for other in kinds if other != kind)))
+    assert is_decayed(name, Recipe(undecayed=kinds)) == (kind is None)
 
 
 def test_a_whole_step_of_ours_is_a_step_of_torchs_adamw(pool: Pool) -> None:
     """One step with decay groups, recomputed by hand from the gradient: w - lr (decay w + sign-like first step)."""
     job = job_of(LLAMA, {"micro_batch": 8}, recipe={"learning_rate": 0.01, "weight_decay": 0.5, "clip": None})
     trainer = Trainer(job, World(job.layout, torch.device("cpu")))
-    before = [slot.value.detach().clone() for slot in trainer.weights.slots]
+    before = [master.value.detach().clone() for master in trainer.weights.masters]
     trainer.step(batch(job, source_of(job), 0, 8, 0, torch.device("cpu")))
-    for slot, old in zip(trainer.weights.slots, before, strict=True):
-        gradient, decay = slot.gradient, 0.5 if slot.value.dim() == 2 else 0.0
+    for master, old in zip(trainer.weights.masters, before, strict=True):
+        gradient, decay = master.gradient, 0.5 if master.value.dim() == 2 else 0.0
         first = gradient / (gradient.abs() + job.recipe.eps)  # moments corrected for one step
-        torch.testing.assert_close(slot.value.detach(), old * (1 - 0.01 * decay) - 0.01 * first, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(master.value.detach(), old * (1 - 0.01 * decay) - 0.01 * first, rtol=1e-4, atol=1e-6)

@@ -17,8 +17,8 @@ from tests.engine.test_parity import jobs
 from trimaran.cost.states import rank_states
 from trimaran.data.source import Synthetic
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.parallel.pipeline import LeanStage
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.pipeline import LazyBufferStage
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
@@ -86,7 +86,7 @@ def held(rank: int, job: Job) -> dict[str, int]:
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     alone = job.layout.devices == 1
-    world = World(job.layout, cpu) if alone else arranged(job.layout, job.model.tied_embeddings, cpu, rank)
+    world = World(job.layout, cpu) if alone else build_world(job.layout, job.model.tied_embeddings, cpu, rank)
     trainer = Trainer(job, world)
     most: Counter[str] = Counter()
 
@@ -99,16 +99,16 @@ def held(rank: int, job: Job) -> dict[str, int]:
         module.register_forward_hook(lambda *_: look())
     with ExitStack() as patches:
         for owner, name in (
-            (trainer.weights, "reduce"),
-            (LeanStage, "backward_one_chunk"),
-            (LeanStage, "perform_reduce_grad"),
+            (trainer.weights, "reduce_gradients"),
+            (LazyBufferStage, "backward_one_chunk"),
+            (LazyBufferStage, "perform_reduce_grad"),
         ):
             patches.enter_context(patched(owner, name, look))
         source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
         for consumed in (0, job.batch.size):
             trainer.step(batch(job, source, consumed, job.batch.size, world.dp_rank, cpu))
     states = [state for states in trainer.optimizer.state.values() for state in states.values()]
-    reduced = stored(slot.gradient for slot in trainer.weights.slots)
+    reduced = stored(master.gradient for master in trainer.weights.masters)
     return {**most, "reduced": reduced, "optimizer": stored(states)}
 
 
@@ -138,7 +138,7 @@ def during(trainer: Trainer) -> dict[str, int]:
         for parameter in group.fsdp_params
     ]
     compute = [t for p in gathered for t in p.all_gather_outputs] if gathered else weights.parameters
-    values = [slot.value for slot in weights.slots]
+    values = [master.value for master in weights.masters]
     mine = {t.untyped_storage().data_ptr() for t in compute}
     gradients: list[Tensor | None] = [value.grad for value in values]
     if gathered:

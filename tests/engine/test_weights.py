@@ -27,8 +27,14 @@ from trimaran.engine.hugging_face.family import to_ours, to_theirs
 from trimaran.engine.hugging_face.folder import Folder
 from trimaran.engine.hugging_face.importing import import_
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.model.generate import Taste, choices, chosen, sampled
-from trimaran.engine.model.inference import Reader, whole_model
+from trimaran.engine.model.generate import (
+    CachedDecoder,
+    SamplingOptions,
+    generate,
+    load_model,
+    sample_token,
+    seeded_generator,
+)
 from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Mistake, Model
 from trimaran.spec.files import load_job
@@ -87,7 +93,7 @@ def test_sampling_without_chance_is_the_librarys_greedy_generation(name: str, tm
     )
     expected = theirs[0, len(prompt) :].tolist()
     for held in (Saved(tmp_path / "saved"), Folder(tmp_path / "out")):
-        drawn = sampled(whole_model(held), prompt, Taste(temperature=0), choices(1))
+        drawn = generate(load_model(held), prompt, SamplingOptions(temperature=0), seeded_generator(1))
         assert [next(drawn) for _ in range(count)] == expected
 
 
@@ -95,7 +101,7 @@ def test_sampling_goes_on_beyond_the_models_length_with_what_it_remembers(tmp_pa
     """After 16 tokens the older half is forgotten: from there on it is the library's continuation of the newer one."""
     random_checkpoint(GPT, tmp_path / "saved")
     exported(tmp_path / "saved", tmp_path / "out")
-    drawn = sampled(whole_model(Saved(tmp_path / "saved")), [5], Taste(temperature=0), choices(1))
+    drawn = generate(load_model(Saved(tmp_path / "saved")), [5], SamplingOptions(temperature=0), seeded_generator(1))
     text = [5, *(next(drawn) for _ in range(20))]
     remembered = text[17 - 9 : 17]
     theirs = library(tmp_path / "out").generate(
@@ -108,27 +114,27 @@ def test_sampling_goes_on_beyond_the_models_length_with_what_it_remembers(tmp_pa
 def test_a_prefix_lm_reads_its_prompt_as_a_prefix(model: dict[str, Any], tmp_path: Path) -> None:
     """As in training, where one pass over the whole row has the prefix in its mask."""
     random_checkpoint(model | {"objective": "prefix"}, tmp_path)
-    stage = whole_model(Saved(tmp_path))
+    stage = load_model(Saved(tmp_path))
     tokens = random_tokens(stage.model, rows=1)
     prefix = torch.arange(stage.model.seq_len)[None] < 9
     expected = stage.logits(stage.activations(tokens, tokens, prefix=prefix))[-1]
-    reader = Reader(stage)
+    decoder = CachedDecoder(stage)
     row = tokens[0].tolist()
-    reader.read(row[:9])
+    decoder.decode(row[:9])
     for token in row[9:]:
-        logits = reader.read([token])
+        logits = decoder.decode([token])
     assert (logits - expected).abs().max() / expected.abs().max() < 1e-5
 
 
 def test_sampled_tokens_come_as_often_as_their_chances() -> None:
-    logits, stream, draws = torch.tensor([1.0, 4.0, -2.0, 3.0, 2.5]), choices(7), 4000
+    logits, stream, draws = torch.tensor([1.0, 4.0, -2.0, 3.0, 2.5]), seeded_generator(7), 4000
     counts = torch.zeros(5)
     for _ in range(draws):
-        counts[chosen(logits, Taste(temperature=2.0, top_k=3), stream)] += 1
+        counts[sample_token(logits, SamplingOptions(temperature=2.0, top_k=3), stream)] += 1
     weights = torch.tensor([0.0, 4.0, 0.0, 3.0, 2.5]).div(2.0).exp() * torch.tensor([0, 1, 0, 1, 1])
     assert (counts / draws - weights / weights.sum()).abs().max() < 0.024  # three standard deviations
     assert counts[[0, 2]].sum() == 0
-    assert chosen(logits, Taste(temperature=1e-30), stream) == 1
+    assert sample_token(logits, SamplingOptions(temperature=1e-30), stream) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

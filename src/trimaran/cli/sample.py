@@ -37,19 +37,18 @@ def sample(
     """
     need_safetensors("trimaran sample")
     from trimaran.cli.progress import copying
-    from trimaran.engine.model.generate import Taste, choices, sampled, take_threads
-    from trimaran.engine.model.inference import whole_model
+    from trimaran.engine.model.generate import SamplingOptions, generate, limit_threads, load_model, seeded_generator
 
     held, job, folders = opened(source)
     speaks = tokenizer_for(held.model.vocab, job, folders, tokenizer, bytes_)
     begin = encoded(prompt, speaks, held.model.vocab)
     with copying("reading") as tell:
-        stage = whole_model(held, tell)
-    take_threads(stage)
-    stream, started, texts, made = choices(seed), time.monotonic(), [], 0
+        stage = load_model(held, tell)
+    limit_threads(stage)
+    stream, started, texts, made = seeded_generator(seed), time.monotonic(), [], 0
     for number in range(count):
         new: list[int] = []
-        drawn = sampled(stage, begin, Taste(temperature, top_k), stream, speaks.eod)
+        drawn = generate(stage, begin, SamplingOptions(temperature, top_k), stream, speaks.eod)
         for piece in pieces(speaks, begin, drawn, tokens, new):
             if not json:
                 print(piece, end="", flush=True)

@@ -8,14 +8,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trimaran.engine.kernels.compile import can_compile, compile_layers
-from trimaran.engine.kernels.fused_adamw import OnePassAdam
+from trimaran.engine.kernels.fused_adamw import FusedAdamW
 from trimaran.engine.loop.batches import micro_batches
-from trimaran.engine.optimizer.adam import optimizer_of, set_rate, take_step
-from trimaran.engine.optimizer.gradients import complete, norm_and_sums, shorten, shortening
+from trimaran.engine.optimizer.adam import build_optimizer, optimizer_step, set_learning_rate
+from trimaran.engine.optimizer.gradients import clip_, clip_factor, finalize_gradients, grad_norm_and_sums
 from trimaran.engine.optimizer.loss_scale import LossScaler
 from trimaran.engine.parallel.pipeline import Pipeline
 from trimaran.engine.parallel.world import World
-from trimaran.engine.parallel.zero import Weights, weights
+from trimaran.engine.parallel.zero import Weights, build_weights
 from trimaran.spec import Job
 
 
@@ -50,15 +50,15 @@ class Trainer:
         """`held`: weights whose memory is taken already; else they are made here, with their first values.
         `guarded`: a step whose loss or gradients are not finite moves nothing, as is always so in fp16."""
         self.job, self.world = job, world
-        self.weights = weights(job, world) if held is None else held
+        self.weights = build_weights(job, world) if held is None else held
         if held is None:
-            self.weights.materialise()
-            self.weights.initialise()
+            self.weights.materialize()
+            self.weights.init_weights()
         if can_compile(world):
             for module in self.weights.modules:
                 compile_layers(module)
         self.pipeline = Pipeline(self.weights) if job.layout.pp > 1 else None
-        self.optimizer = optimizer_of(job, self.weights.slots, world)
+        self.optimizer = build_optimizer(job, self.weights.masters, world)
         self.scaler = LossScaler(job.recipe.loss_scale if job.precision == "fp16" else None)
         self.guarded = guarded or self.scaler.is_dynamic
 
@@ -66,38 +66,38 @@ class Trainer:
         """`batch` is this replica's share of the global batch; `rate` the learning rate, the recipe's unless given."""
         scale = self.scaler.scale
         batch = batch | {"token_weights": self.shared_out(batch["token_weights"]) * scale}
-        self.weights.clear()
+        self.weights.zero_grad()
         loss = self.pipeline.run(batch) if self.pipeline else self.accumulate(batch)
-        self.weights.reduce()
-        complete(self.weights.slots, self.world)
+        self.weights.reduce_gradients()
+        finalize_gradients(self.weights.masters, self.world)
         # Tensor ranks of the last stage have the same loss, the others none.
         sums = [loss / (self.job.layout.tp * scale), *(torch.full_like(loss, float(ask)) for ask in asks)]
-        norm, loss, stop, save = norm_and_sums(self.weights.slots, sums, self.world)
+        norm, loss, stop, save = grad_norm_and_sums(self.weights.masters, sums, self.world)
         norm = norm / scale
         # Asking the device whether all is finite makes the host wait for it.
         finite = not self.guarded or bool((norm + loss).isfinite())
         if finite:
-            set_rate(self.optimizer, self.job.recipe.learning_rate if rate is None else rate)
-            self.move(shortening(norm, scale, self.job.recipe.clip))
+            set_learning_rate(self.optimizer, self.job.recipe.learning_rate if rate is None else rate)
+            self.move(clip_factor(norm, scale, self.job.recipe.clip))
         self.scaler.update(finite)
         return Step(loss, norm, stop, save, scale, skipped=not finite)
 
     def move(self, factor: Tensor) -> None:
         """The weights, along the gradients times this factor."""
-        if isinstance(self.optimizer, OnePassAdam):
-            self.optimizer.factor = factor
+        if isinstance(self.optimizer, FusedAdamW):
+            self.optimizer.grad_factor = factor
             self.optimizer.step()
             return
-        shorten(self.weights.slots, factor)
-        take_step(self.optimizer)
-        self.weights.publish()
+        clip_(self.weights.masters, factor)
+        optimizer_step(self.optimizer)
+        self.weights.sync_compute_weights()
 
     def shared_out(self, token_weights: Tensor) -> Tensor:
         """Each token's part of the mean over all tokens that count, in the whole batch."""
-        counted = token_weights.sum()
+        total = token_weights.sum()
         if self.job.layout.dp > 1:
-            dist.all_reduce(counted, group=self.world.group("dp"))
-        return token_weights / counted
+            dist.all_reduce(total, group=self.world.group("dp"))
+        return token_weights / total
 
     def accumulate(self, batch: dict[str, Tensor]) -> Tensor:
         """Forward and backward of each micro batch in turn, without a pipeline."""
@@ -105,7 +105,7 @@ class Trainer:
         parts = micro_batches(batch, self.job.layout.micro_batch)
         loss = torch.zeros((), device=self.world.device)
         for i, micro_batch in enumerate(parts):
-            self.weights.before(i, len(parts))
+            self.weights.before_micro_batch(i, len(parts))
             part = model(micro_batch["tokens"], **micro_batch)
             part.backward()
             loss += part.detach()

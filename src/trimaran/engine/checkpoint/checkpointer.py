@@ -21,7 +21,7 @@ from torch import Tensor
 from trimaran.engine.checkpoint.disk import sync_to_disk
 from trimaran.engine.checkpoint.position import Position
 from trimaran.engine.checkpoint.sharded_tensors import LoadParts, Part, SaveParts, part_of, unpacked
-from trimaran.engine.optimizer.adam import MOMENTS, create_moments, set_steps
+from trimaran.engine.optimizer.adam import MOMENTS, create_moments, set_step_count
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Mistake, Model
 
@@ -143,10 +143,10 @@ def check_model(saved: Model, ours: Model, path: Path) -> None:
 def live_tensors(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Part]]:
     """Weights and Adam's moments of this rank by name, and where each belongs."""
     tensors, parts = {}, {}
-    for slot in trainer.weights.slots:
-        state, part = trainer.optimizer.state[slot.value], part_of(slot, trainer.world, trainer.job.model)
-        for kind, tensor in (("weights", slot.value.detach()), *((moment, state[moment]) for moment in MOMENTS)):
-            name = f"{kind}/{slot.tensor.name}"
+    for master in trainer.weights.masters:
+        state, part = trainer.optimizer.state[master.value], part_of(master, trainer.world, trainer.job.model)
+        for kind, tensor in (("weights", master.value.detach()), *((moment, state[moment]) for moment in MOMENTS)):
+            name = f"{kind}/{master.tensor.name}"
             tensors[name], parts[name] = tensor, part
     return tensors, parts
 
@@ -162,5 +162,5 @@ def load(trainer: Trainer, path: Path, steps: int) -> None:
             planner=LoadParts(parts),
             no_dist=trainer.world.mesh is None,
         )
-    set_steps(trainer.optimizer, steps)
-    trainer.weights.publish()
+    set_step_count(trainer.optimizer, steps)
+    trainer.weights.sync_compute_weights()

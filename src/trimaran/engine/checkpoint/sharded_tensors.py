@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 from trimaran.cost.tensors import VOCABULARY
 from trimaran.engine.parallel.world import World
-from trimaran.engine.parallel.zero import Slot
+from trimaran.engine.parallel.zero import MasterWeight
 from trimaran.spec import Mistake, Model
 
 
@@ -47,18 +47,18 @@ class Part:
         return local[: self.sizes[0]]
 
 
-def part_of(slot: Slot, world: World, model: Model) -> Part:
-    tensor, layout = slot.tensor, world.layout
-    whole, offsets, sizes = list(tensor.shape), list(slot.offsets(world)), list(slot.value.shape)
+def part_of(master: MasterWeight, world: World, model: Model) -> Part:
+    tensor, layout = master.tensor, world.layout
+    whole, offsets, sizes = list(tensor.shape), list(master.offsets(world)), list(master.value.shape)
     if tensor.name in VOCABULARY:
         whole[0] = model.vocab
         sizes[0] = min(max(model.vocab - offsets[0], 0), sizes[0])
     # The copies of a tensor take turns, so that all ranks write about as much.
     turn = zlib.crc32(tensor.name.encode())
     first = (tensor.cut is not None or turn % layout.tp == world.tp_rank) and (
-        slot.sharded or turn % layout.dp == world.dp_rank
+        master.sharded or turn % layout.dp == world.dp_rank
     )
-    return Part(tuple(whole), tuple(offsets), tuple(sizes), first and not slot.copy and sizes[0] > 0)
+    return Part(tuple(whole), tuple(offsets), tuple(sizes), first and not master.tied_copy and sizes[0] > 0)
 
 
 def is_packed(tensor: Tensor) -> bool:

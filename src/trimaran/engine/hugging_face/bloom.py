@@ -1,7 +1,7 @@
 """BloomForCausalLM: ALiBi, a norm behind the embedding; query, key and value lie head by head, as ours do."""
 
 from trimaran.engine.hugging_face.family import Family, alike
-from trimaran.engine.model.transformer import NORM_EPS
+from trimaran.engine.model.norm import NORM_EPS
 
 BLOOM = Family(
     name="BLOOM",

@@ -2,7 +2,7 @@
 
 from trimaran.engine.hugging_face.family import Family, alike
 from trimaran.engine.hugging_face.moves import gated, grouped
-from trimaran.engine.model.transformer import NORM_EPS
+from trimaran.engine.model.norm import NORM_EPS
 
 LLAMA = Family(
     name="Llama",

@@ -1,5 +1,5 @@
-"""What is compiled, and where. On a GPU each layer becomes a few fused kernels around its products; all layers of a
-model share one compilation. On a CPU nothing is: it takes long and gains little there."""
+"""What torch.compile compiles, and where. On a GPU each layer becomes a few fused kernels around its GEMMs; all layers
+of a model share one compilation. On a CPU nothing is compiled: it takes long and gains little there."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from trimaran.engine.parallel.world import World
 
 
 def can_compile(world: World) -> bool:
-    """Tensor ranks exchange data inside a layer, and a zero bubble cuts a layer's backward pass in two: neither
-    survives being compiled."""
+    """Tensor ranks run collectives inside a layer, and a zero-bubble schedule splits a layer's backward pass: neither
+    works compiled."""
     layout = world.layout
     return world.device.type == "cuda" and layout.tp == 1 and (layout.pp == 1 or layout.schedule != "zero-bubble")
 
 
 def compile_layers(stage: Stage, **options: Any) -> None:
-    """In place, and only the computation: what PyTorch hangs around a module, as FSDP2 does, stays outside."""
+    """In place, and only the computation: hooks around a module, such as FSDP2's, stay outside."""
     for block in stage.layers.values():
         block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False, **options)

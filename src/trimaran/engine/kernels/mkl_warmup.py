@@ -1,13 +1,13 @@
-"""On a CPU the first call of a function by several threads at once may give one thread's numbers to three digits only:
-MKL chooses its kernel at the first call, and not safely (PyTorch's issue 188792, until MKL 2025). Seen here as the
-first loss of a process, 2.4e-6 too high in four of 450. So each such function is called for one number first."""
+"""MKL chooses its kernel for a function at the first call, and not thread-safely (PyTorch's issue 188792, until MKL
+2025): a first call by several threads may give one thread's results to three digits only. Seen here as the first loss
+of a process, 2.4e-6 too high in four of 450. So each such function is called on a single element first."""
 
 import torch
 
-FUNCTIONS = (torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos)  # that the engine calls for whole tensors
+FUNCTIONS = (torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos)  # that the engine calls on whole tensors
 
 
-def settle() -> None:
+def warm_up_mkl() -> None:
     for dtype in (torch.float32, torch.float64):
         for function in FUNCTIONS:
             function(torch.ones(1, dtype=dtype))

@@ -5,23 +5,23 @@ import triton  # type: ignore[import-not-found,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
 
-SIDE = 128  # of a tile: whole cache lines on both sides
+TILE = 128  # rows and columns: whole cache lines on both sides
 WARPS = 8
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _turn(source, target, rows, columns, side: tl.constexpr):  # type: ignore[no-untyped-def]
-    """64-bit places: there are matrices of more than 2**31 bytes."""
-    r = tl.program_id(0).to(tl.int64) * side + tl.arange(0, side)
-    c = tl.program_id(1).to(tl.int64) * side + tl.arange(0, side)
-    inside = (r[:, None] < rows) & (c[None, :] < columns)
-    tile = tl.load(source + r[:, None] * columns + c[None, :], mask=inside)
-    tl.store(target + c[:, None] * rows + r[None, :], tl.trans(tile), mask=tl.trans(inside))
+def _transpose(source, target, rows, columns, tile_size: tl.constexpr):  # type: ignore[no-untyped-def]
+    """64-bit offsets: there are matrices of more than 2**31 bytes."""
+    r = tl.program_id(0).to(tl.int64) * tile_size + tl.arange(0, tile_size)
+    c = tl.program_id(1).to(tl.int64) * tile_size + tl.arange(0, tile_size)
+    mask = (r[:, None] < rows) & (c[None, :] < columns)
+    tile = tl.load(source + r[:, None] * columns + c[None, :], mask=mask)
+    tl.store(target + c[:, None] * rows + r[None, :], tl.trans(tile), mask=tl.trans(mask))
 
 
-def turn(x: Tensor) -> Tensor:
+def transpose_copy_tiled(x: Tensor) -> Tensor:
     rows, columns = x.shape
-    turned = x.new_empty(columns, rows)
-    tiles = -(-rows // SIDE), -(-columns // SIDE)
-    _turn[tiles](x.contiguous().view(torch.uint8), turned.view(torch.uint8), rows, columns, SIDE, num_warps=WARPS)
-    return turned
+    result = x.new_empty(columns, rows)
+    grid = -(-rows // TILE), -(-columns // TILE)
+    _transpose[grid](x.contiguous().view(torch.uint8), result.view(torch.uint8), rows, columns, TILE, num_warps=WARPS)
+    return result

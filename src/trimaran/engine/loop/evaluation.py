@@ -53,7 +53,7 @@ def forward(trainer: Trainer, micro_batch: dict[str, Tensor]) -> Tensor:
 
 def receive(trainer: Trainer, rank: int) -> Tensor:
     job, axis = trainer.job, trainer.world.tensor_axis
-    tokens = job.layout.micro_batch * job.model.seq_len // (axis.size if axis.cuts_tokens else 1)
+    tokens = job.layout.micro_batch * job.model.seq_len // (axis.size if axis.sequence_parallel else 1)
     x = torch.empty(tokens, job.model.hidden, dtype=trainer.weights.dtype, device=trainer.world.device)
     dist.recv(x, group=trainer.world.group("pp"), group_src=rank)
     return x

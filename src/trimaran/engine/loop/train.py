@@ -16,13 +16,13 @@ from torch import Tensor
 
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpoints
-from trimaran.engine.kernels.fp8 import need_eight_bits
+from trimaran.engine.kernels.fp8 import check_fp8_support
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
 from trimaran.engine.metrics.clock import mark
 from trimaran.engine.metrics.not_finite import leave_evidence
 from trimaran.engine.metrics.reporter import Done, Teller, telling
-from trimaran.engine.parallel.world import join
+from trimaran.engine.parallel.world import init_world
 from trimaran.engine.trainer import Asks, Step, Trainer
 from trimaran.processes import heartbeat as phases
 from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED, NOT_FINITE, OUT_OF_MEMORY, RANK_FAILED
@@ -54,9 +54,9 @@ def run(job: Job, options: TrainOptions, rendezvous: Rendezvous | None) -> int:
 
 def train(job: Job, options: TrainOptions, rank: Rank) -> int:
     """The exit code of this rank: done, interrupted or not finite; everything else is raised."""
-    world = join(job, options.patience, rank.store)
+    world = init_world(job, options.patience, rank.store)
     if job.precision == "fp8":
-        need_eight_bits(world.device)
+        check_fp8_support(world.device)
     heartbeat = Heartbeat(options.heartbeats, world.rank)
     heartbeat.beat(phases.BUILDING)
     trainer = Trainer(job, world, guarded=options.stop_on_nan)

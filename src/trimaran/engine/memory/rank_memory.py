@@ -17,9 +17,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trimaran.cost.states import LEAST_8BIT
 from trimaran.engine.memory.tracker import OTHER, Tracker
-from trimaran.engine.optimizer.adam import MOMENTS, create_moments, eight_bit_adam
-from trimaran.engine.parallel.world import World, arranged
-from trimaran.engine.parallel.zero import Weights, weights
+from trimaran.engine.optimizer.adam import MOMENTS, adamw_8bit, create_moments
+from trimaran.engine.parallel.world import World, build_world
+from trimaran.engine.parallel.zero import Weights, build_weights
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
@@ -47,7 +47,7 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
     if job.optimizer == "adam-8bit":
         make_tables()
     with pretended_world(shortened, rank) as world:
-        held = weights(shortened, world)
+        held = build_weights(shortened, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
             measured = Measured(shortened, world, held, Unvalued(), progress)
             for _ in range(STEPS):
@@ -63,7 +63,7 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
 def make_tables() -> None:
     """torchao keeps the values of its 8-bit numbers for as long as the process lives. Fake tensors have none to give:
     a real one is packed first."""
-    create_moments(eight_bit_adam([nn.Parameter(torch.zeros(LEAST_8BIT))]))
+    create_moments(adamw_8bit([nn.Parameter(torch.zeros(LEAST_8BIT))]))
 
 
 def enough_micro_batches(job: Job) -> int:
@@ -89,7 +89,7 @@ def pretended_world(job: Job, rank: int) -> Iterator[World]:
         return
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.devices)
     try:
-        yield arranged(layout, job.model.tied_embeddings, device, rank)
+        yield build_world(layout, job.model.tied_embeddings, device, rank)
     finally:
         dist.destroy_process_group()
 
@@ -107,7 +107,7 @@ class Measured:
     ) -> None:
         self.job, self.world, self.held, self.tracker = job, world, held, tracker
         with tracker:
-            held.materialise()
+            held.materialize()
             self.trainer = Trainer(job, world, held)
             rows = job.layout.micro_batch * job.micro_batches
             self.batch = zeros(job, rows)
@@ -127,8 +127,8 @@ class Measured:
         create_moments(optimizer)
 
         def step() -> None:
-            for slot in self.held.slots:
-                unpacked = [torch.empty_like(slot.value) for _ in MOMENTS]
+            for master in self.held.masters:
+                unpacked = [torch.empty_like(master.value) for _ in MOMENTS]
                 del unpacked
 
         optimizer.step = step  # type: ignore[method-assign,assignment]
@@ -144,7 +144,7 @@ class Measured:
         """Between steps. The order matters: fp32 weights are the optimizer's values too."""
         name, optimizer = self.tracker.name, self.trainer.optimizer
         name(self.batch.values(), "inputs")
-        name((slot.value for slot in self.held.slots), "master")
+        name((master.value for master in self.held.masters), "master")
         if not self.held.sharded:
             name(self.held.parameters, "weights")
         name(chain.from_iterable(parameter.all_gather_outputs for parameter in self.sharded), "weights")
@@ -156,8 +156,8 @@ class Measured:
         self.tracker.name(found, "gradients")
 
     def _gradients(self) -> Iterator[Tensor | None]:
-        for slot, parameter in zip(self.held.slots, self.held.parameters, strict=True):
-            yield slot.value.grad
+        for master, parameter in zip(self.held.masters, self.held.parameters, strict=True):
+            yield master.value.grad
             yield parameter.grad
         for gathered in self.sharded:
             yield gathered.unsharded_accumulated_grad

@@ -30,8 +30,8 @@ def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], ite
         "loss_scale": step.loss_scale,
         "first_not_finite": first_not_finite(trainer, batch),
         "tensors": {
-            slot.tensor.name: {"weight": summary(slot.value), "gradient": summary(slot.gradient)}
-            for slot in trainer.weights.slots
+            master.tensor.name: {"weight": summary(master.value), "gradient": summary(master.gradient)}
+            for master in trainer.weights.masters
         },
     }
     arrays: dict[str, Any] = {name: part.cpu().numpy() for name, part in batch.items()}

@@ -1,7 +1,6 @@
-"""Who may look at whom: the attention mask of a micro batch, and ALiBi's bias, as PyTorch's attention takes them."""
+"""The attention mask of a micro batch, with ALiBi's bias, as PyTorch's attention takes it."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,20 +9,16 @@ from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Model
 
 
-@dataclass(frozen=True)
-class Mask:
-    """None: plain causal attention, for which fused kernels need no mask. Else bool, or a bias to add to the scores."""
-
-    bias: Tensor | None
-
-
 def attention_mask(
     model: Model, axis: TensorAxis, like: Tensor, documents: Tensor | None, prefix: Tensor | None, rows: int
-) -> Mask:
-    """`documents`: [rows, seq] number of each token's document where they are kept apart. `prefix`: [rows, seq] whether
-    a token belongs to a prefix, which sees itself in both directions. `like`: any tensor of the right kind."""
+) -> Tensor | None:
+    """None: plain causal attention, for which fused kernels need no mask. Otherwise bool, or a bias on the scores.
+
+    `documents`: [rows, seq] index of each token's document, where attention does not cross them. `prefix`: [rows, seq]
+    whether a token belongs to a prefix, which attends to itself in both directions. `like`: gives dtype and device.
+    """
     if model.position != "alibi" and documents is None and prefix is None:
-        return Mask(None)
+        return None
     seq = model.seq_len
     places = torch.arange(seq, device=like.device)
     allowed = (places[None, :] <= places[:, None])[None]  # [1, query, key]
@@ -32,12 +27,12 @@ def attention_mask(
     if documents is not None:
         allowed = allowed & (documents[:, :, None] == documents[:, None, :])
     if model.position != "alibi":
-        return Mask(allowed[:, None].expand(rows, 1, seq, seq))
-    distance = (places[None, :] - places[:, None]).abs()  # a prefix looks forward too, and further is fainter there too
-    local = axis.part(model.heads)
+        return allowed[:, None].expand(rows, 1, seq, seq)
+    distance = (places[None, :] - places[:, None]).abs()  # inside a prefix also forward: the bias is symmetric there
+    local = axis.shard_size(model.heads)
     slopes = torch.tensor(alibi_slopes(model.heads)[axis.rank * local :][:local], device=like.device)
     bias = (-slopes[:, None, None] * distance).to(like.dtype)
-    return Mask(torch.where(allowed[:, None], bias[None], -torch.inf).expand(rows, local, seq, seq))
+    return torch.where(allowed[:, None], bias[None], -torch.inf).expand(rows, local, seq, seq)
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""The two linear layers of tensor parallelism: one has some of the outputs, the other some of the inputs."""
+"""The two linear layers of tensor parallelism: sharded by outputs (column) or by inputs (row)."""
 
 from typing import Any
 
@@ -6,56 +6,55 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trimaran.engine.kernels.fp8 import EightBitProduct
-from trimaran.engine.parallel.tensor_parallel import TensorAxis, gathered, into_layers, out_of_layers, scattered
+from trimaran.engine.kernels.fp8 import Fp8Matmul
+from trimaran.engine.parallel.tensor_parallel import TensorAxis, all_gather, enter_tp, exit_tp, reduce_scatter
 
-NORMED = True  # the input: in all layers it comes out of a norm
+FOLLOWS_NORM = True  # the input of every column-parallel layer is the output of a norm
 
 
-class ColumnLinear(nn.Linear):
+class ColumnParallelLinear(nn.Linear):
     """This rank's outputs of a linear layer."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, axis: TensorAxis, eight_bits: bool = False) -> None:
-        super().__init__(inputs, axis.part(outputs), bias)
-        self.axis, self.eight_bits = axis, eight_bits
+    def __init__(self, inputs: int, outputs: int, bias: bool, axis: TensorAxis, fp8: bool = False) -> None:
+        super().__init__(inputs, axis.shard_size(outputs), bias)
+        self.axis, self.fp8 = axis, fp8
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.eight_bits:
-            if self.axis.cuts_tokens:
-                return EightBitProduct.apply(x, self.weight, self.bias, self.axis.group, NORMED)
-            return EightBitProduct.apply(into_layers(x, self.axis), self.weight, self.bias, None, NORMED)
-        if self.axis.cuts_tokens:
-            return GatherLinear.apply(x, self.weight, self.bias, self.axis.group)
-        return F.linear(into_layers(x, self.axis), self.weight, self.bias)
+        if self.fp8:
+            if self.axis.sequence_parallel:
+                return Fp8Matmul.apply(x, self.weight, self.bias, self.axis.group, FOLLOWS_NORM)
+            return Fp8Matmul.apply(enter_tp(x, self.axis), self.weight, self.bias, None, FOLLOWS_NORM)
+        if self.axis.sequence_parallel:
+            return SequenceParallelLinear.apply(x, self.weight, self.bias, self.axis.group)
+        return F.linear(enter_tp(x, self.axis), self.weight, self.bias)
 
 
-class RowLinear(nn.Linear):
-    """A linear layer of which this rank has some of the inputs. The bias belongs to the sum, so it is not cut."""
+class RowParallelLinear(nn.Linear):
+    """A linear layer of which this rank has some of the inputs. The bias is added to the sum, so it is not sharded."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, axis: TensorAxis, eight_bits: bool = False) -> None:
-        super().__init__(axis.part(inputs), outputs, bias)
-        self.axis, self.eight_bits = axis, eight_bits
+    def __init__(self, inputs: int, outputs: int, bias: bool, axis: TensorAxis, fp8: bool = False) -> None:
+        super().__init__(axis.shard_size(inputs), outputs, bias)
+        self.axis, self.fp8 = axis, fp8
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.axis.size == 1 and not self.eight_bits:
+        if self.axis.size == 1 and not self.fp8:
             return F.linear(x, self.weight, self.bias)
-        y = EightBitProduct.apply(x, self.weight) if self.eight_bits else F.linear(x, self.weight)
-        summed = out_of_layers(y, self.axis)
-        return summed if self.bias is None else summed + self.bias
+        y = exit_tp(Fp8Matmul.apply(x, self.weight) if self.fp8 else F.linear(x, self.weight), self.axis)
+        return y if self.bias is None else y + self.bias
 
 
-class GatherLinear(torch.autograd.Function):
-    """Gather and a linear layer in one, which keeps only its own slice of the input for the backward pass."""
+class SequenceParallelLinear(torch.autograd.Function):
+    """All-gather and linear layer in one, which saves only its own shard of the input for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Any) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.group, ctx.has_bias = group, bias is not None
-        return F.linear(gathered(x, group), weight, bias)
+        return F.linear(all_gather(x, group), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        grad_weight = grad.t() @ gathered(x, ctx.group)
+        grad_weight = grad.t() @ all_gather(x, ctx.group)
         grad_bias = grad.sum(0) if ctx.has_bias else None
-        return scattered(grad @ weight, ctx.group), grad_weight, grad_bias, None
+        return reduce_scatter(grad @ weight, ctx.group), grad_weight, grad_bias, None

@@ -1,7 +1,7 @@
-"""Logits and cross entropy in one, a chunk of tokens at a time, the vocabulary cut over the tensor ranks.
+"""Fused linear cross entropy: a chunk of tokens at a time, the vocabulary sharded over the tensor ranks.
 
 The logits of a batch are the largest tensor of a training step (tokens x vocabulary). Here only one chunk of them
-exists at a time: its loss and its gradients are computed at once, and the backward pass only hands these on.
+exists at a time: its loss and its gradients are computed together, and the backward pass only returns the gradients.
 """
 
 from collections.abc import Callable
@@ -17,59 +17,59 @@ from trimaran.engine.parallel.tensor_parallel import TensorAxis
 
 
 def linear_cross_entropy(
-    x: Tensor, matrix: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
+    x: Tensor, weight: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
 ) -> Tensor:
-    """Sum over tokens of token_weights x cross entropy of (x @ matrix.T), in fp32.
+    """Sum over tokens of token_weights x cross entropy of (x @ weight.T), in fp32.
 
-    x: [tokens, hidden], the same on every rank. matrix: this rank's rows of the padded vocabulary; rows at or above
-    `vocab` are padding, which takes no part, so that the loss does not depend on how much of it there is.
+    x: [tokens, hidden], the same on every rank. weight: this rank's rows of the padded vocabulary; rows at or above
+    `vocab` are padding and are masked out, so the loss does not depend on how much of it there is.
     """
-    return LinearCrossEntropy.apply(x, matrix, targets, token_weights, vocab, axis)
+    return LinearCrossEntropy.apply(x, weight, targets, token_weights, vocab, axis)
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, matrix: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
+        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
     ) -> Tensor:
-        wants_gradients = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        needs_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
-        grad_x, grad_matrix = torch.empty_like(x) if wants_gradients else None, None
+        grad_x, grad_weight = torch.empty_like(x) if needs_grad else None, None
         compute = compiled_chunk_loss() if x.is_cuda and axis.size == 1 else chunk_loss
-        size = int(chunk_tokens(matrix.shape[0]))
+        size = int(chunk_tokens(weight.shape[0]))
         for begin in range(0, len(x), size):
-            part = slice(begin, begin + size)
-            loss_chunk, grad_logits = compute(x[part], matrix, targets[part], token_weights[part].float(), vocab, axis)
-            loss += loss_chunk
+            chunk = slice(begin, begin + size)
+            partial, grad_logits = compute(x[chunk], weight, targets[chunk], token_weights[chunk].float(), vocab, axis)
+            loss += partial
             if grad_x is not None:
-                torch.mm(grad_logits, matrix, out=grad_x[part])
-                if grad_matrix is None:
+                torch.mm(grad_logits, weight, out=grad_x[chunk])
+                if grad_weight is None:
                     # Several chunks are summed in fp32: a bf16 sum would lose the small ones.
-                    grad_matrix = grad_logits.t() @ x[part]
-                    grad_matrix = grad_matrix.float() if size < len(x) else grad_matrix
+                    grad_weight = grad_logits.t() @ x[chunk]
+                    grad_weight = grad_weight.float() if size < len(x) else grad_weight
                 else:
-                    add_product(grad_matrix, grad_logits.t(), x[part])
-            del grad_logits  # before there are the next chunk's
+                    addmm_fp32_(grad_weight, grad_logits.t(), x[chunk])
+            del grad_logits  # before the next chunk's are allocated
         if grad_x is not None:
-            assert grad_matrix is not None
-            ctx.save_for_backward(grad_x, grad_matrix.to(matrix.dtype))
+            assert grad_weight is not None
+            ctx.save_for_backward(grad_x, grad_weight.to(weight.dtype))
             ctx.scaled = False
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        """In place, because these are as large as the weights they belong to. A zero-bubble schedule comes here twice
+        """In place, because these are as large as the weights they belong to. A zero-bubble schedule calls this twice
         with the same `grad`: for the activations, then for the weights."""
-        grad_x, grad_matrix = ctx.saved_tensors
+        grad_x, grad_weight = ctx.saved_tensors
         if not ctx.scaled:
-            grad_x.data.mul_(grad.to(grad_x.dtype))  # .data: autograd refuses changed tensors at a second visit
-            grad_matrix.data.mul_(grad.to(grad_matrix.dtype))
+            grad_x.data.mul_(grad.to(grad_x.dtype))  # .data: autograd refuses modified tensors in the second call
+            grad_weight.data.mul_(grad.to(grad_weight.dtype))
             ctx.scaled = True
-        return grad_x, grad_matrix, None, None, None, None
+        return grad_x, grad_weight, None, None, None, None
 
 
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """To a total in fp32; on a GPU by the product's own kernel."""
+def addmm_fp32_(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b with a total in fp32; on a GPU in the GEMM's own epilogue."""
     if a.is_cuda and a.dtype != total.dtype:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
@@ -78,17 +78,17 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 @cache
 def compiled_chunk_loss() -> Callable[..., tuple[Tensor, Tensor]]:
-    """Three kernels around the product, which read the logits in the precision it gives them in."""
+    """Three kernels around the GEMM, which read the logits in the precision of its output."""
     return torch.compile(chunk_loss, fullgraph=True, dynamic=False)
 
 
 def chunk_loss(
-    x: Tensor, matrix: Tensor, targets: Tensor, weights: Tensor, vocab: int, axis: TensorAxis
+    x: Tensor, weight: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
 ) -> tuple[Tensor, Tensor]:
-    """The weighted loss of some tokens, and its gradient by their logits in x's precision."""
-    rows = matrix.shape[0]
+    """The weighted loss of some tokens, and its gradient with respect to their logits in x's precision."""
+    rows = weight.shape[0]
     first = axis.rank * rows
-    logits = (x @ matrix.t()).float()
+    logits = (x @ weight.t()).float()
     logits[:, min(max(vocab - first, 0), rows) :] = -torch.inf
     highest = logits.amax(1)
     if axis.size > 1:
@@ -102,8 +102,8 @@ def chunk_loss(
     sums = torch.stack([exponentials.sum(1), target_logit])
     if axis.size > 1:
         dist.all_reduce(sums, group=axis.group)
-    loss = (weights * (sums[0].log() - sums[1])).sum()
-    grad = exponentials.mul_((weights / sums[0])[:, None]).to(x.dtype)
-    at_target = weights * (sums[1].exp() / sums[0] - 1)
+    loss = (token_weights * (sums[0].log() - sums[1])).sum()
+    grad = exponentials.mul_((token_weights / sums[0])[:, None]).to(x.dtype)
+    at_target = token_weights * (sums[1].exp() / sums[0] - 1)
     grad.scatter_(1, local, torch.where(mine, at_target.to(x.dtype), grad.gather(1, local)[:, 0])[:, None])
     return loss, grad

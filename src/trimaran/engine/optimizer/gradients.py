@@ -1,4 +1,4 @@
-"""What is done to gradients between the backward pass and the optimizer: the sums that layouts owe, norm, clipping."""
+"""Gradients between the backward pass and the optimizer: the remaining sums over ranks, norm, clipping."""
 
 from collections.abc import Sequence
 
@@ -6,26 +6,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trimaran.engine.parallel.gradient_reduction import sum_over
+from trimaran.engine.parallel.gradient_reduction import all_reduce_bucketed
 from trimaran.engine.parallel.world import World
-from trimaran.engine.parallel.zero import Slot
+from trimaran.engine.parallel.zero import MasterWeight
 
 
-def complete(slots: Sequence[Slot], world: World) -> None:
-    """With sequence parallelism each tensor rank saw some tokens only, so what is not cut must be summed over them;
-    the two copies of a tied embedding have one gradient, the sum of theirs."""
-    if world.tensor_axis.cuts_tokens:
-        sum_over([slot.gradient for slot in slots if slot.tensor.cut is None], world.group("tp"))
-    if world.tied is not None:
-        sum_over([slot.gradient for slot in slots if slot.tensor.name == "embedding.word"], world.tied)
+def finalize_gradients(masters: Sequence[MasterWeight], world: World) -> None:
+    """With sequence parallelism each tensor rank saw only its tokens, so gradients of replicated parameters are summed
+    over the ranks; the two copies of a tied embedding share the sum of their gradients."""
+    if world.tensor_axis.sequence_parallel:
+        all_reduce_bucketed([master.gradient for master in masters if master.tensor.cut is None], world.group("tp"))
+    if world.tied_group is not None:
+        embedding = [master.gradient for master in masters if master.tensor.name == "embedding.word"]
+        all_reduce_bucketed(embedding, world.tied_group)
 
 
-def norm_and_sums(slots: Sequence[Slot], sums: Sequence[Tensor], world: World) -> tuple[Tensor, ...]:
-    """The norm of the whole model's gradient, and the sums of other scalars over all ranks: one exchange for all."""
+def grad_norm_and_sums(masters: Sequence[MasterWeight], sums: Sequence[Tensor], world: World) -> tuple[Tensor, ...]:
+    """The norm of the whole model's gradient, and the sums of other scalars over all ranks, in one all-reduce."""
     squares = torch.zeros((), dtype=torch.float64, device=world.device)
-    counted = [slot for slot in slots if not slot.copy]
-    for replicas in {slot.replicas(world) for slot in counted}:
-        gradients = [slot.gradient for slot in counted if slot.replicas(world) == replicas]
+    originals = [master for master in masters if not master.tied_copy]
+    for replicas in {master.replicas(world) for master in originals}:
+        gradients = [master.gradient for master in originals if master.replicas(world) == replicas]
         norms = torch._foreach_norm(gradients, 2.0, dtype=torch.float32)
         squares += torch.stack(norms).double().square().sum() / replicas
     totals = torch.stack([squares, *(value.double() for value in sums)])
@@ -34,12 +35,12 @@ def norm_and_sums(slots: Sequence[Slot], sums: Sequence[Tensor], world: World) -
     return totals[0].sqrt(), *totals[1:]
 
 
-def shortening(norm: Tensor, scale: float, limit: float | None) -> Tensor:
-    """What gradients are multiplied by: the loss scale is taken out, and the whole is shortened to the limit. Stays on
-    the device. A norm that is no number makes it none."""
-    short = torch.ones_like(norm) if limit is None else (limit / (norm + 1e-6)).clamp(max=1.0)
-    return (short / scale).float()
+def clip_factor(norm: Tensor, scale: float, limit: float | None) -> Tensor:
+    """What gradients are multiplied by: removes the loss scale and clips the norm to the limit. Stays on the device. A
+    NaN norm gives a NaN factor."""
+    factor = torch.ones_like(norm) if limit is None else (limit / (norm + 1e-6)).clamp(max=1.0)
+    return (factor / scale).float()
 
 
-def shorten(slots: Sequence[Slot], factor: Tensor) -> None:
-    torch._foreach_mul_([slot.gradient for slot in slots], factor)
+def clip_(masters: Sequence[MasterWeight], factor: Tensor) -> None:
+    torch._foreach_mul_([master.gradient for master in masters], factor)

@@ -1,16 +1,16 @@
-"""The loss scale of fp16: the loss is multiplied by it so that small gradients survive; it follows what overflows."""
+"""Dynamic loss scaling for fp16: the loss is multiplied by a scale so that small gradients do not underflow."""
 
 from trimaran.spec import LossScale
 
 
 class LossScaler:
     """Megatron's rule: halve after `hysteresis` overflows, double after `window` good steps in a row. Without a
-    specification (fp32, bf16) it is 1 and stays so."""
+    specification (fp32, bf16) the scale is always 1."""
 
     def __init__(self, specification: LossScale | None) -> None:
         self.specification = specification
         self.scale = specification.initial if specification else 1.0
-        self.left = specification.hysteresis if specification else 0  # overflows that are still forgiven
+        self.left = specification.hysteresis if specification else 0  # overflows until the scale is halved
         self.good = 0  # steps since the last overflow or doubling
 
     @property

@@ -1,4 +1,4 @@
-"""The processes of a run and where this one stands in the grid of pipeline x data x tensor ranks."""
+"""The processes of a run: this rank's coordinates in the grid of pipeline x data x tensor ranks, and its device."""
 
 import os
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ ALLOCATOR = f"expandable_segments:True,large_segment_size_mb:{PAGE_MIB}"
 
 @dataclass(frozen=True)
 class World:
-    """Ranks go tp fastest, then dp, then pp: rank = pp x (DP x TP) + dp x TP + tp."""
+    """Ranks are ordered tp fastest, then dp, then pp: rank = pp x (DP x TP) + dp x TP + tp."""
 
     layout: Layout
     device: torch.device
     rank: int = 0
     mesh: DeviceMesh | None = None  # None: a single process, which needs no process group
-    tied: Any = None  # the group of first and last stage, on these two, where they share the embedding
+    tied_group: Any = None  # first and last stage, on these two, where they share the embedding
 
     @property
     def pp_rank(self) -> int:
@@ -54,10 +54,10 @@ class World:
         return TensorAxis(layout.tp, self.tp_rank, self.group("tp"), layout.sequence_parallel)
 
 
-def device_here(local_rank: int, cpu: bool) -> torch.device:
-    """One GPU a process where there are any, unless the CPU is wanted. Its memory is then mapped in pages, which leaves
-    no fragments between large tensors but what is left of a page (cost.memory); so pages are small, not PyTorch's 20
-    MiB. PyTorch reads this with the first allocation."""
+def select_device(local_rank: int, cpu: bool) -> torch.device:
+    """One GPU per process where there are any, unless the CPU is wanted. Expandable segments map its memory in pages,
+    which leaves no fragments between large tensors except the rest of a page (cost.memory); so pages are small, not
+    PyTorch's 20 MiB. PyTorch reads this setting at the first allocation."""
     if cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name
@@ -67,11 +67,11 @@ def device_here(local_rank: int, cpu: bool) -> torch.device:
     return device
 
 
-def join(job: Job, patience: timedelta, store: Any) -> World:
-    """Meet the other processes in the store; RANK and LOCAL_RANK say which one this is."""
+def init_world(job: Job, patience: timedelta, store: Any) -> World:
+    """Join the process group through the store; RANK and LOCAL_RANK say which process this is."""
     layout, tied = job.layout, job.model.tied_embeddings
     rank = int(os.environ.get("RANK", "0"))
-    device = device_here(int(os.environ.get("LOCAL_RANK", "0")), cpu=job.cluster.is_local_cpu)
+    device = select_device(int(os.environ.get("LOCAL_RANK", "0")), cpu=job.cluster.is_local_cpu)
     if layout.devices == 1:
         return World(layout, device)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -83,15 +83,15 @@ def join(job: Job, patience: timedelta, store: Any) -> World:
         timeout=patience,
         device_id=device if device.type == "cuda" else None,
     )
-    return arranged(layout, tied, device, rank)
+    return build_world(layout, tied, device, rank)
 
 
-def arranged(layout: Layout, tied: bool, device: torch.device, rank: int) -> World:
-    """The grid over a process group that is already there."""
+def build_world(layout: Layout, tied: bool, device: torch.device, rank: int) -> World:
+    """The mesh over an initialized process group."""
     mesh = init_device_mesh(device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"))
-    ends = None
+    tied_group = None
     if layout.pp > 1 and tied:
         grid = mesh.mesh
         pairs = [[int(grid[0, d, t]), int(grid[-1, d, t])] for d in range(layout.dp) for t in range(layout.tp)]
-        ends, _ = dist.new_subgroups_by_enumeration(pairs)
-    return World(layout, device, rank, mesh, ends)
+        tied_group, _ = dist.new_subgroups_by_enumeration(pairs)
+    return World(layout, device, rank, mesh, tied_group)

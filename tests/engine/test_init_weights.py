@@ -26,7 +26,7 @@ def part(
     offsets = [begin, *[0] * (len(shape) - 1)]
     if tensor.cut is not None:
         offsets[tensor.cut] += tp_rank * shape[tensor.cut]
-    init_weights.fill(local, tensor, offsets, model, seed)
+    init_weights.init_tensor_(local, tensor, offsets, model, seed)
     return local
 
 
@@ -37,7 +37,7 @@ def joined(parts: list[Tensor], tensor: NamedTensor) -> Tensor:
 @pytest.fixture
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream ends after some rows, as it does in large tensors."""
-    monkeypatch.setattr(init_weights, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(init_weights, "BLOCK_ELEMENTS", 100)
 
 
 shapes = st.builds(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimaran.engine.kernels.residual_norm import add_and_norm
+from trimaran.engine.kernels.fused_add_norm import fused_add_norm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 # Of the largest number. bf16 has eight significant bits, and two are rounded to it, one after the other.
@@ -27,7 +27,7 @@ def test_it_is_the_norm_of_the_sum(
     x, y = (torch.randn(rows, width, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
     grads = [torch.randn(rows, width, device="cuda", dtype=dtype) for _ in range(readers + 1)]
     y_bias = torch.randn(width, device="cuda", dtype=dtype, requires_grad=True)
-    found = add_and_norm(x, y if adds else None, y_bias if adds else None, norm, readers)
+    found = fused_add_norm(x, y if adds else None, y_bias if adds else None, norm, readers)
     torch.autograd.backward(found, grads)
 
     exact = kind(width, eps=1e-5, dtype=torch.float64)

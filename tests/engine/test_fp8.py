@@ -19,13 +19,13 @@ from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpoints
 from trimaran.engine.checkpoint.position import Position
 from trimaran.engine.kernels.compile import compile_layers
-from trimaran.engine.kernels.fp8 import GRADIENTS, VALUES, EightBitProduct, counted, need_eight_bits, unit_for
+from trimaran.engine.kernels.fp8 import E4M3, E5M2, Fp8Matmul, check_fp8_support, quantize, scale_for
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.model.linear import ColumnLinear
+from trimaran.engine.model.linear import ColumnParallelLinear
 from trimaran.engine.model.transformer import Stage
-from trimaran.engine.parallel.pipeline import ZERO_BUBBLE_WORKS
+from trimaran.engine.parallel.pipeline import SUPPORTS_ZERO_BUBBLE
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
-from trimaran.engine.parallel.world import World, arranged
+from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Job, Mistake, Model
@@ -33,7 +33,7 @@ from trimaran.spec import Job, Mistake, Model
 CPU = torch.device("cpu")
 WIDE = GPT | {"hidden": 64}
 GATED = LLAMA | {"hidden": 64, "ffn_hidden": 64}
-SIGNIFICANT = {VALUES: 4, GRADIENTS: 3}  # bits of a normal number, the leading one included
+SIGNIFICANT = {E4M3: 4, E5M2: 3}  # bits of a normal number, the leading one included
 
 
 def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -58,9 +58,9 @@ def test_each_product_is_that_of_the_rounded_numbers(scale: float) -> None:
     grad = random(48, 64, seed=3, scale=1e-4)
     x.requires_grad_()
     weight.requires_grad_()
-    y = EightBitProduct.apply(x, weight)
+    y = Fp8Matmul.apply(x, weight)
     y.backward(grad)
-    x8, weight8, grad8 = rounded(x.detach(), VALUES), rounded(weight.detach(), VALUES), rounded(grad, GRADIENTS)
+    x8, weight8, grad8 = rounded(x.detach(), E4M3), rounded(weight.detach(), E4M3), rounded(grad, E5M2)
     for found, right in ((y, x8 @ weight8.t()), (x.grad, grad8 @ weight8), (weight.grad, grad8.t() @ x8)):
         assert found is not None
         assert found.dtype == torch.bfloat16
@@ -68,25 +68,25 @@ def test_each_product_is_that_of_the_rounded_numbers(scale: float) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**30), st.floats(-30, 30), st.sampled_from([VALUES, GRADIENTS]), st.integers(1, 15))
+@given(st.integers(0, 2**30), st.floats(-30, 30), st.sampled_from([E4M3, E5M2]), st.integers(1, 15))
 def test_rounding_does_not_depend_on_the_part_of_a_tensor_a_rank_has(
     seed: int, power: float, kind: torch.dtype, cut: int
 ) -> None:
     """Above the smallest normal number of the whole tensor; and nothing is ever too large for the format."""
     x = random(16, 8, seed=seed, scale=2.0**power)
     x[seed % 16] *= 100  # of a row that only some parts have
-    whole, part = (counted(some, kind, unit_for(some, kind)) for some in (x, x[:cut]))
-    values, again = whole.numbers.double() * whole.unit, part.numbers.double() * part.unit
-    normal = values[:cut].abs() > torch.finfo(kind).smallest_normal * whole.unit
+    whole, part = (quantize(some, kind, scale_for(some, kind)) for some in (x, x[:cut]))
+    values, again = whole.data.double() * whole.scale, part.data.double() * part.scale
+    normal = values[:cut].abs() > torch.finfo(kind).smallest_normal * whole.scale
     assert torch.equal(values[:cut][normal], again[normal])
-    assert torch.finfo(kind).max / 2 <= whole.numbers.double().abs().max() <= torch.finfo(kind).max
+    assert torch.finfo(kind).max / 2 <= whole.data.double().abs().max() <= torch.finfo(kind).max
     torch.testing.assert_close(values, rounded(x, kind), rtol=0, atol=0)
 
 
 def test_a_tensor_of_zeros_gives_zeros() -> None:
     for x, grad in ((torch.zeros(16, 32), torch.ones(16, 16)), (torch.ones(16, 32), torch.zeros(16, 16))):
         x, weight = x.bfloat16().requires_grad_(), random(16, 32).requires_grad_()
-        y = EightBitProduct.apply(x, weight)
+        y = Fp8Matmul.apply(x, weight)
         y.backward(grad.bfloat16())
         assert x.grad is not None
         assert weight.grad is not None
@@ -98,11 +98,11 @@ def test_a_tensor_of_zeros_gives_zeros() -> None:
 def test_what_is_not_finite_stays_so(bad: float) -> None:
     x = random(16, 32)
     x[3, 4] = bad
-    assert not EightBitProduct.apply(x, random(16, 32, seed=1)).isfinite().all()
+    assert not Fp8Matmul.apply(x, random(16, 32, seed=1)).isfinite().all()
 
 
 def test_the_input_is_kept_in_8_bits_and_the_weight_as_it_is() -> None:
-    layer = ColumnLinear(32, 48, True, TensorAxis(), eight_bits=True).bfloat16()
+    layer = ColumnParallelLinear(32, 48, True, TensorAxis(), fp8=True).bfloat16()
     kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def test_the_input_is_kept_in_8_bits_and_the_weight_as_it_is() -> None:
 def test_compiled_layers_compute_the_same(shape: dict[str, Any], recompute: Any) -> None:
     model = Model(**shape | {"layers": 2})
     plain, compiled = (
-        Stage(model, TensorAxis(), range(2), first=True, last=True, recompute=recompute, eight_bits=True).bfloat16()
+        Stage(model, TensorAxis(), range(2), first=True, last=True, recompute=recompute, fp8=True).bfloat16()
         for _ in range(2)
     )
     for stage in (plain, compiled):
@@ -154,7 +154,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     **{f"dp2 zero{zero}": {"dp": 2, "zero": zero, "micro_batch": 2} for zero in range(4)},
     "tp2 pp2 dp2": {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "sequence_parallel": True},
 }
-if ZERO_BUBBLE_WORKS:  # with this PyTorch
+if SUPPORTS_ZERO_BUBBLE:  # with this PyTorch
     LAYOUTS["pp2 zero-bubble"] = {"pp": 2, "micro_batch": 2, "schedule": "zero-bubble"}
 SHAPES = {"gpt": WIDE, "llama": GATED}
 CASES = [(name, "gpt") for name in LAYOUTS] + [(name, "llama") for name in ("one process", "tp2 sequence", "dp2 zero3")]
@@ -162,7 +162,7 @@ CASES = [(name, "gpt") for name in LAYOUTS] + [(name, "llama") for name in ("one
 
 def trainer_of(rank: int, job: Job) -> Trainer:
     alone = job.layout.devices == 1
-    return Trainer(job, World(job.layout, CPU) if alone else arranged(job.layout, True, CPU, rank))
+    return Trainer(job, World(job.layout, CPU) if alone else build_world(job.layout, True, CPU, rank))
 
 
 def stepped(trainer: Trainer, steps: range) -> list[float]:
@@ -244,11 +244,11 @@ def test_any_machine_trains_in_fp8_and_the_log_says_so(tmp_path: Path) -> None:
 
 
 def test_a_card_without_8_bit_products_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    need_eight_bits(CPU)
+    check_fp8_support(CPU)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     for capability in ((8, 9), (9, 0), (10, 0)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, has=capability: has)
-        need_eight_bits(torch.device("cuda"))
+        check_fp8_support(torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(Mistake, match=r"NVIDIA A100-SXM4-80GB has no 8-bit products: .* 8\.0, .* 8\.9; .* bf16\."):
-        need_eight_bits(torch.device("cuda"))
+        check_fp8_support(torch.device("cuda"))
