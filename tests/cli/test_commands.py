@@ -110,7 +110,7 @@ def test_results_rank_by_seconds_and_by_sample_where_batches_differ(trimaran: Co
 
 
 def test_an_impossible_row_is_never_the_best(trimaran: Command) -> None:
-    """As printed, the exchanged row would win its table with 120.29 s."""
+    """As printed, the swapped row would win its table with 120.29 s."""
     trimaran("audit", EXAMPLES / "notes" / "a100-topologies.md", "--fix")
     shown = trimaran("results", "size=181B", "pp=12", "tp=8").out
     marked = [line for line in shown.splitlines() if line.strip().startswith("★") and "181B" in line]

@@ -182,14 +182,14 @@ def test_a_row_computed_by_another_formula_is_told() -> None:
     assert forced([honest(140.0, "bigscience-approx")]) == {"tflops_formula": "approx-4"}
 
 
-def test_tflops_over_the_peak_are_exchanged_with_the_seconds() -> None:
-    trial = honest(400.0)  # 40 TFLOP/s; exchanged it would be 400, over the peak of 312
+def test_tflops_over_the_peak_are_swapped_with_the_seconds() -> None:
+    trial = honest(400.0)  # 40 TFLOP/s; swapped it would be 400, over the peak of 312
     seconds, tflops = trial.outcome.seconds, trial.outcome.tflops
     swapped = planted(trial, seconds=tflops, tflops=seconds)
     assert forced([swapped]) == {"sec_per_it": seconds, "tflops": tflops}
 
 
-def test_an_exchange_below_the_peak_is_found_by_its_other_print_and_its_neighbours() -> None:
+def test_a_swap_below_the_peak_is_found_by_its_other_print_and_its_neighbours() -> None:
     trial = honest(250.0)  # 64 TFLOP/s
     swapped = planted(trial, seconds=trial.outcome.tflops, tflops=trial.outcome.seconds).model_copy(update={"id": "b"})
     assert [f.level for f in audit([trial, swapped]) if f.check == "swapped"] == ["contradictory"]

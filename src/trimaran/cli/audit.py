@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 def audit(
     files: Annotated[list[Path] | None, typer.Argument(help="Logs, notes, CSV; without any, the ledger.")] = None,
-    published: Annotated[bool, typer.Option("--published", help="The published figures that ship along.")] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="The published figures that ship with Trimaran.")
+    ] = False,
     ledger: Annotated[
         str | None, typer.Option("--ledger", metavar="[PATH]", help="The ledger to audit, or to --fix into.")
     ] = None,
@@ -61,18 +63,18 @@ def _print(view: "Corrected") -> None:
     from rich.padding import Padding
 
     from trimaran.cli.show import console
-    from trimaran.ledger.audit.finding import LEVELS, MEANING
+    from trimaran.ledger.audit.finding import LEVELS
 
     out = console()
-    colours = {"impossible": "red", "contradictory": "yellow", "suspicious": "cyan"}
-    for level in LEVELS:
+    colors = {"impossible": "red", "contradictory": "yellow", "suspicious": "cyan"}
+    for level, meaning in LEVELS.items():
         chosen = [finding for finding in view.findings if finding.level == level]
         if not chosen:
             continue
-        out.print(f"[bold {colours[level]}]{level}[/] ({len(chosen)}): {MEANING[level]}")
+        out.print(f"[bold {colors[level]}]{level}[/] ({len(chosen)}): {meaning}")
         for finding in chosen:
-            said = f"[bold]{escape(finding.where)}[/] {finding.check}: {escape(finding.message)}"
-            out.print(Padding(said, (0, 0, 0, 2)))
+            text = f"[bold]{escape(finding.where)}[/] {finding.check}: {escape(finding.message)}"
+            out.print(Padding(text, (0, 0, 0, 2)))
             if finding.corrections:
                 fixes = ", ".join(f"{name} = {value}" for name, value in finding.corrections.items())
                 out.print(Padding(f"[green]→ {escape(fixes)}[/]", (0, 0, 0, 4)))

@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from trimaran import __version__
 from trimaran.cost.parameters import total_parameters
-from trimaran.ledger.audit.finding import LEVELS, MEANING
+from trimaran.ledger.audit.finding import LEVELS
 from trimaran.ledger.results import NOTES_HEADER, notes_row
 from trimaran.report import words
 from trimaran.report.campaign import Campaign, Row
@@ -41,7 +41,7 @@ def page(title: str, campaigns: list[tuple[Campaign, list[Figure]]], made: str) 
         script=Markup((here / "page.js").read_text("utf-8")),
         plotly=Markup(get_plotlyjs()),
         campaigns=[_view(number, campaign, figures) for number, (campaign, figures) in enumerate(campaigns, 1)],
-        levels=MEANING,
+        levels=LEVELS,
     )
 
 

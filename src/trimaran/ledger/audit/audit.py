@@ -51,7 +51,7 @@ def audit(trials: Iterable[Trial], remarks: Sequence[Remark] = ()) -> list[Findi
     explained = {f.trial for f in findings if f.check == "one-liner"}
     findings = [f for f in findings if not (f.check == "flops" and f.trial in explained)]
     order = {trial.id: i for i, trial in enumerate(printed)}
-    return sorted(findings, key=lambda f: (LEVELS.index(f.level), order[f.trial]))
+    return sorted(findings, key=lambda f: (list(LEVELS).index(f.level), order[f.trial]))
 
 
 def _printed(trials: Iterable[Trial]) -> list[Trial]:

@@ -1,9 +1,8 @@
-"""Whole numbers that must agree: devices, batches, layers, memory against the card."""
+"""Whole numbers that must agree: devices, batches, layers, memory against the device's."""
 
 from collections.abc import Iterator
 
-from trimaran.ledger.audit.devices import capacity_gib
-from trimaran.ledger.audit.finding import Finding, where
+from trimaran.ledger.audit.finding import Finding, capacity_gib
 from trimaran.ledger.audit.rates import Rate
 from trimaran.spec import Trial
 
@@ -13,30 +12,29 @@ def check_devices(trial: Trial, tags: tuple[str, ...]) -> Iterator[Finding]:
     per_node = setup.devices_per_node
     if setup.nodes and per_node and setup.devices and setup.devices > setup.nodes * per_node:
         message = f"{setup.devices} devices are more than {setup.nodes} nodes of {per_node} have."
-        yield Finding("contradictory", "devices", trial.id, where(trial), message)
+        yield Finding.of(trial, "contradictory", "devices", message)
     if not (setup.dp and setup.tp and setup.pp and setup.devices):
         return
-    product, parts = setup.dp * setup.tp * setup.pp, setup.tp * setup.pp
+    product, model_parallel = setup.dp * setup.tp * setup.pp, setup.tp * setup.pp
     if product == setup.devices:
         return
-    said = f"dp {setup.dp} x tp {setup.tp} x pp {setup.pp} = {product}, not the {setup.devices} devices printed"
-    confirmed = _confirmed(trial, tags, setup.devices)
-    if confirmed and setup.devices % parts == 0:
-        dp = setup.devices // parts
-        message = f"{said}. The TFLOPs agree with {setup.devices} devices, of which tp and pp leave dp {dp}."
-        yield Finding("impossible", "devices", trial.id, where(trial), message, {"dp": dp})
-    elif _confirmed(trial, tags, product):
-        message = f"{said}, while the TFLOPs agree with {product}."
+    message = f"dp {setup.dp} x tp {setup.tp} x pp {setup.pp} = {product}, not the {setup.devices} devices printed"
+    if _tflops_agree_with(setup.devices, trial, tags) and setup.devices % model_parallel == 0:
+        dp = setup.devices // model_parallel
+        message += f". The TFLOPs agree with {setup.devices} devices, of which tp and pp leave dp {dp}."
+        yield Finding.of(trial, "impossible", "devices", message, {"dp": dp})
+    elif _tflops_agree_with(product, trial, tags):
         corrections = {"devices": product}
-        if setup.devices_per_node and product % setup.devices_per_node == 0:
-            corrections["nodes"] = product // setup.devices_per_node
-        yield Finding("impossible", "devices", trial.id, where(trial), message, corrections)
+        if per_node and product % per_node == 0:
+            corrections["nodes"] = product // per_node
+        message += f", while the TFLOPs agree with {product}."
+        yield Finding.of(trial, "impossible", "devices", message, corrections)
     else:
-        yield Finding("contradictory", "devices", trial.id, where(trial), f"{said}.")
+        yield Finding.of(trial, "contradictory", "devices", f"{message}.")
 
 
-def _confirmed(trial: Trial, tags: tuple[str, ...], devices: int) -> bool:
-    """Whether TFLOPs and seconds (or milliseconds) agree with this many devices."""
+def _tflops_agree_with(devices: int, trial: Trial, tags: tuple[str, ...]) -> bool:
+    """Whether TFLOPs and seconds (or milliseconds) fit a formula with this many devices."""
     rate = Rate.of(trial)
     if rate is None:
         return False
@@ -48,7 +46,7 @@ def check_batch(trial: Trial, dp: int | None) -> Iterator[Finding]:
     gbs, mbs = trial.setup.gbs, trial.setup.mbs
     if gbs and mbs and dp and gbs % (dp * mbs) and trial.outcome.status == "ok":
         message = f"A global batch of {gbs} is not a multiple of dp {dp} x micro batch {mbs} = {dp * mbs}."
-        yield Finding("contradictory", "batch", trial.id, where(trial), message)
+        yield Finding.of(trial, "contradictory", "batch", message)
 
 
 def check_stages(trial: Trial) -> Iterator[Finding]:
@@ -59,17 +57,15 @@ def check_stages(trial: Trial) -> Iterator[Finding]:
     given = f"{setup.layers} layers on {setup.pp} stages ({setup.layers / setup.pp:.2f} each)"
     ran = trial.outcome.status == "ok"
     if setup.pp > setup.layers + 2 and ran:
-        yield Finding("contradictory", "stages", trial.id, where(trial), f"{given} leave stages empty.")
+        yield Finding.of(trial, "contradictory", "stages", f"{given} leave stages empty.")
     elif not ran:
-        message = f"{given} cannot be even, which may be why it did not run."
-        yield Finding("suspicious", "stages", trial.id, where(trial), message)
+        yield Finding.of(trial, "suspicious", "stages", f"{given} are uneven, which may be why it did not run.")
     elif not weighted:
-        message = f"{given} are only possible with unequal stages."
-        yield Finding("suspicious", "stages", trial.id, where(trial), message)
+        yield Finding.of(trial, "suspicious", "stages", f"{given} are only possible with uneven stages.")
 
 
 def check_memory(trial: Trial) -> Iterator[Finding]:
     memory, capacity = trial.outcome.memory_gib, capacity_gib(trial.setup)
     if memory and capacity and memory > 1.02 * capacity:
         message = f"{memory:g} GB of memory on a {trial.setup.device}, which has {capacity:g}."
-        yield Finding("contradictory", "memory", trial.id, where(trial), message)
+        yield Finding.of(trial, "contradictory", "memory", message)

@@ -1,4 +1,4 @@
-"""Rows against each other: repeats, exchanged columns, memory and time that move the wrong way."""
+"""Rows against each other: repeats, swapped columns, memory and time that move the wrong way."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,22 +7,21 @@ from math import log
 from statistics import median
 from typing import Any
 
-from trimaran.ledger.audit.devices import capacity_gib
-from trimaran.ledger.audit.finding import Finding, Level, where
+from trimaran.ledger.audit.finding import Finding, Level, capacity_gib, where
 from trimaran.spec import Trial
 
 SHAPE = ("device", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "size_label")
 LAYOUT = ("devices", "dp", "tp", "pp", "virtual_stages", "zero", "mbs", "gbs", "recompute", "optimizer")
 CONDITIONS = ("precision", "environment")  # may differ between rows that are otherwise the same
-EXCHANGE = ("layers", "hidden", "devices", "dp", "tp", "pp", "mbs", "gbs")  # one of the two may omit the rest
+SWAP_KEY = ("layers", "hidden", "devices", "dp", "tp", "pp", "mbs", "gbs")  # one of the two may omit the rest
 NOISE = 0.005  # one snapshot against another on the same day: 0.6 %
 SAME_DAY = 0.02
 SCALING = 0.10
 MEMORY = 0.02
 
 
-def groups(trials: Sequence[Trial], fields: Sequence[str], *, by_campaign: bool) -> Iterator[list[Trial]]:
-    """Trials with equal fields; a trial that knows none of the layout says nothing about repeats."""
+def equal_groups(trials: Sequence[Trial], fields: Sequence[str], *, by_campaign: bool) -> Iterator[list[Trial]]:
+    """Trials with equal fields; one of unknown layout cannot count as a repeat."""
     found: dict[Any, list[Trial]] = defaultdict(list)
     for trial in trials:
         if trial.setup.tp is None or trial.setup.pp is None:
@@ -33,43 +32,43 @@ def groups(trials: Sequence[Trial], fields: Sequence[str], *, by_campaign: bool)
     return (group for group in found.values() if len(group) > 1)
 
 
-def without(*names: str) -> tuple[str, ...]:
+def fields_without(*names: str) -> tuple[str, ...]:
     return tuple(name for name in (*SHAPE, *LAYOUT) if name not in names)
 
 
 def check_groups(trials: Sequence[Trial]) -> Iterator[Finding]:
-    """All comparisons. `trials` carry the row-wise corrections already, so a wrong dp hides no repeat, and seconds
-    that follow from the TFLOPs where none are printed."""
-    swapped = list(check_exchanged([trial for trial in trials if trial.job is None]))
+    """All comparisons. `trials` carry the corrections of single rows, so that a wrong dp hides no repeat, and seconds
+    computed from the TFLOPs where none are printed."""
+    swapped = list(check_swapped([trial for trial in trials if trial.job is None]))
     yield from swapped
     known = {finding.trial for finding in swapped}
     rest = [trial for trial in trials if trial.id not in known]
-    for group in groups(rest, without(), by_campaign=False):
+    for group in equal_groups(rest, fields_without(), by_campaign=False):
         yield from check_repeats(group)
-    for group in groups(rest, without("mbs"), by_campaign=True):
+    for group in equal_groups(rest, fields_without("mbs"), by_campaign=True):
         yield from check_memory_rises(group)
         yield from check_oom(group)
-    for group in groups(rest, without("gbs"), by_campaign=True):
+    for group in equal_groups(rest, fields_without("gbs"), by_campaign=True):
         yield from check_scaling(group)
 
 
-def check_exchanged(trials: Sequence[Trial]) -> Iterator[Finding]:
-    """The product of seconds and TFLOPs is blind to an exchange; a second print of the same row is not."""
-    for group in groups(trials, EXCHANGE, by_campaign=False):
+def check_swapped(trials: Sequence[Trial]) -> Iterator[Finding]:
+    """A swap leaves seconds x TFLOPs as it is; only a second print of the same row reveals it."""
+    for group in equal_groups(trials, SWAP_KEY, by_campaign=False):
         for first, second in _mirrored(group):
             near = [t for t in trials if t not in (first, second) and _alike(t, first) and t.outcome.seconds]
             if not near:
-                message = f"Seconds and TFLOPs are exchanged between this row and {where(second)}: one is wrong."
-                yield Finding("contradictory", "swapped", first.id, where(first), message, others=(where(second),))
+                message = f"Seconds and TFLOPs are swapped between this row and {where(second)}: one is wrong."
+                yield Finding.of(first, "contradictory", "swapped", message, others=(second,))
                 continue
             usual = median(_seconds(t) for t in near)
             wrong, right = sorted((first, second), key=lambda t: -abs(log(_seconds(t) / usual)))
             message = (
-                f"{_seconds(wrong):g} s and {wrong.outcome.tflops:g} TFLOPs are exchanged: {where(right)} prints"
+                f"{_seconds(wrong):g} s and {wrong.outcome.tflops:g} TFLOPs are swapped: {where(right)} prints"
                 f" the same configuration the other way round, and its neighbours take {usual:g} s."
             )
             corrections = {"sec_per_it": wrong.outcome.tflops, "tflops": wrong.outcome.seconds}
-            yield Finding("impossible", "swapped", wrong.id, where(wrong), message, corrections, (where(right),))
+            yield Finding.of(wrong, "impossible", "swapped", message, corrections, (right,))
 
 
 def _mirrored(group: list[Trial]) -> Iterator[tuple[Trial, Trial]]:
@@ -84,11 +83,11 @@ def _mirrored(group: list[Trial]) -> Iterator[tuple[Trial, Trial]]:
 
 
 def _alike(trial: Trial, other: Trial) -> bool:
-    return all(getattr(trial.setup, name) == getattr(other.setup, name) for name in EXCHANGE if name != "mbs")
+    return all(getattr(trial.setup, name) == getattr(other.setup, name) for name in SWAP_KEY if name != "mbs")
 
 
 def check_repeats(group: list[Trial]) -> Iterator[Finding]:
-    """The same configuration, different results: by how much, and under which other conditions."""
+    """The same configuration with different results: how far apart, and which conditions differ."""
     by_value: dict[Any, list[Trial]] = defaultdict(list)
     for trial in group:
         if trial.outcome.seconds:
@@ -97,7 +96,7 @@ def check_repeats(group: list[Trial]) -> Iterator[Finding]:
         dates = sorted({trial.source.date for trial in same if trial.source.date})
         if len(dates) > 1:
             message = f"The same numbers are printed under two dates, {' and '.join(dates)}."
-            yield Finding("suspicious", "repeat", same[-1].id, where(same[-1]), message, others=_others(same[:-1]))
+            yield Finding.of(same[-1], "suspicious", "repeat", message, others=tuple(same[:-1]))
     values = sorted(by_value)
     if len(values) < 2 or values[-1] / values[0] - 1 < NOISE:
         return
@@ -113,7 +112,7 @@ def check_repeats(group: list[Trial]) -> Iterator[Finding]:
     )
     usual = median(values)
     odd = max(distinct, key=lambda t: abs(log(_seconds(t) / usual)))
-    yield Finding(level, "repeat", odd.id, where(odd), message, others=_others([t for t in distinct if t is not odd]))
+    yield Finding.of(odd, level, "repeat", message, others=tuple(t for t in distinct if t is not odd))
 
 
 def check_memory_rises(group: list[Trial]) -> Iterator[Finding]:
@@ -125,11 +124,11 @@ def check_memory_rises(group: list[Trial]) -> Iterator[Finding]:
                 f"{less:g} GB at micro batch {small.setup.mbs} are more than the {more:g} GB at {large.setup.mbs}"
                 f" of {where(large)}, where memory must rise."
             )
-            yield Finding("contradictory", "memory", small.id, where(small), message, others=(where(large),))
+            yield Finding.of(small, "contradictory", "memory", message, others=(large,))
 
 
 def check_oom(group: list[Trial]) -> Iterator[Finding]:
-    """Out of memory where the memory printed for other micro batches would leave room."""
+    """Out of memory where a line through the memory of other micro batches stays below capacity."""
     known = [(t.setup.mbs or 0, t.outcome.memory_gib or 0) for t in group if t.outcome.memory_gib and t.setup.mbs]
     if len({mbs for mbs, _ in known}) < 2:
         return
@@ -145,11 +144,11 @@ def check_oom(group: list[Trial]) -> Iterator[Finding]:
                 f"Out of memory on {capacity:g} GB, while the memory printed for micro batches {few} and {many}"
                 f" leads to {line:.0f} GB: the peak is not in the memory printed."
             )
-            yield Finding("suspicious", "memory", trial.id, where(trial), message)
+            yield Finding.of(trial, "suspicious", "memory", message)
 
 
 def check_scaling(group: list[Trial]) -> Iterator[Finding]:
-    """Time goes with micro batches + stages - 1 when only the batch differs."""
+    """Time is proportional to micro batches + stages - 1 when only the batch differs."""
     known = [t for t in group if t.outcome.seconds and _slots(t)]
     known.sort(key=lambda t: (t.source.date, t.setup.gbs or 0))
     for small, large in pairwise(known):
@@ -163,7 +162,7 @@ def check_scaling(group: list[Trial]) -> Iterator[Finding]:
                 f" {_seconds(large):g} s at {large.setup.gbs} of {where(large)}; {_slots(small)} of {_slots(large)}"
                 f" pipeline slots predict {predicted:.1f} s ({error:+.1%})."
             )
-            yield Finding("contradictory", "scaling", small.id, where(small), message, others=(where(large),))
+            yield Finding.of(small, "contradictory", "scaling", message, others=(large,))
 
 
 def _slots(trial: Trial) -> int:
@@ -175,7 +174,3 @@ def _slots(trial: Trial) -> int:
 
 def _seconds(trial: Trial) -> float:
     return trial.outcome.seconds or 0.0
-
-
-def _others(trials: Sequence[Trial]) -> tuple[str, ...]:
-    return tuple(where(trial) for trial in trials)

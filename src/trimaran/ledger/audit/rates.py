@@ -1,21 +1,19 @@
-"""TFLOPs x devices x seconds are the FLOPs of a step: do they agree with a formula, and with which?
+"""TFLOPs x devices x seconds are the FLOPs of a step: which formula gives the same?
 
-Ways to disagree are tried in the order of how little they assume: milliseconds, another formula, another batch.
+Explanations of a mismatch are tried from the weakest assumption on: milliseconds, another formula, another batch.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trimaran.cost.identify import Fit, fits, printed_as, step_flops, tags_of
-from trimaran.ledger.audit.devices import peak_tflops
-from trimaran.ledger.audit.finding import Finding, where
+from trimaran.ledger.audit.finding import Finding, peak_tflops
 from trimaran.spec import Setup, Trial
 
 AGREES = 0.01  # published rows agree with their formula within 0.1 %, Fugaku's (rounded to 0.005) within 0.7 %
 ROUGHLY_AGREES = 0.08  # a size such as "187B" is rounded; without the vocabulary only the layers can be counted
-STRICT = 0.002  # for concluding anything from an agreement
+STRICT = 0.002  # needed to force a correction
 NAMES = {"label-4": "approx-4", "label-3": "approx-3", "exact-4": "exact", "exact-3": "exact"}
 
 
@@ -35,7 +33,7 @@ class Rate:
         return cls(trial.setup, seconds, tflops)
 
     def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> Fit | None:
-        """Of some formulas the one whose TFLOPs come nearest to the printed ones."""
+        """Of these formulas the one whose TFLOPs are nearest to the printed ones."""
         found = [
             Fit(tag, value, value / self.tflops - 1)
             for tag in tags
@@ -51,7 +49,7 @@ class Rate:
 
 
 def with_seconds(trial: Trial, tags: tuple[str, ...]) -> Trial:
-    """The same trial with the seconds its TFLOPs imply, where a table prints only those."""
+    """The same trial with the seconds that its TFLOPs imply, where a table prints no seconds."""
     outcome, devices = trial.outcome, trial.setup.devices
     flops = next((flops for tag in tags if (flops := step_flops(trial.setup, tag))), None)
     if outcome.seconds or not outcome.tflops or not devices or not flops:
@@ -65,7 +63,7 @@ def section(trial: Trial) -> tuple[str, str]:
 
 
 def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
-    """The formula each section of a source used: as it says itself, or as most of its rows agree."""
+    """The formula each section of a source used, by majority of the rows that do not name theirs."""
     votes: dict[tuple[str, str], Counter[str]] = {}
     for trial in trials:
         count = votes.setdefault(section(trial), Counter())
@@ -82,7 +80,7 @@ def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
 
 
 def expected_tags(trial: Trial, formulas: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """The formulas this row may use without contradicting its table; all of BigScience's where that is unknown."""
+    """The formulas consistent with the row's table; all of BigScience's where that is unknown."""
     setup, name = trial.setup, trial.outcome.tflops_formula or formulas.get(section(trial))
     named = tags_of(name, setup)
     families = [tag.partition("-")[0] for tag in named] if named else ["exact", "approx", "label"]
@@ -103,9 +101,9 @@ def check_rate(
     if rate is None or fit is None:
         yield from _over_peak(trial)
         return
-    if rate.agrees(fit):  # their product is right, whichever of the two is which
-        exchanged = _exchanged(trial, rate)
-        yield from [exchanged] if exchanged else _over_peak(trial)
+    if rate.agrees(fit):  # seconds x TFLOPs is right, but the two may still be swapped
+        swapped = _swapped(trial, rate)
+        yield from [swapped] if swapped else _over_peak(trial)
         return
     found = (
         _milliseconds(trial, rate, tags)
@@ -121,8 +119,10 @@ def check_rate(
     )
     by_label = printed_as(rate.setup, rate.seconds, f"label-{_factor(trial)}")
     if by_label and _power_of_two(rate.tflops / by_label):
-        message += f" It is {rate.tflops / by_label:.3g} x what the printed size gives: some constant was off so much."
-    yield Finding("contradictory", "flops", trial.id, where(trial), message)
+        message += (
+            f" It is {rate.tflops / by_label:.3g} x what the printed size gives: a constant was off by that factor."
+        )
+    yield Finding.of(trial, "contradictory", "flops", message)
 
 
 def _milliseconds(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | None:
@@ -134,7 +134,7 @@ def _milliseconds(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | 
         f"{rate.seconds:.10g} under a seconds heading are milliseconds: {seconds:.10g} s give {fit.tflops:.4g} TFLOPs"
         f" by the {fit.tag} formula, where {rate.tflops:g} is printed."
     )
-    return _impossible("milliseconds", trial, message, {"sec_per_it": round(seconds, 10)})
+    return Finding.of(trial, "impossible", "milliseconds", message, {"sec_per_it": round(seconds, 10)})
 
 
 def _other_formula(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | None:
@@ -150,7 +150,7 @@ def _other_formula(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding |
                 f" {NAMES.get(tags[0], tags[0])}" + (f", which gives {expected:.2f}." if expected else ".")
             )
             name = tag if tag.startswith("approx") else "exact"
-            return _impossible("formula", trial, message, {"tflops_formula": name})
+            return Finding.of(trial, "impossible", "formula", message, {"tflops_formula": name})
     return None
 
 
@@ -169,31 +169,28 @@ def _other_batch(trial: Trial, rate: Rate, tags: tuple[str, ...], stated: int | 
     if batch <= 0 or abs(implied / batch - 1) > STRICT or not (beyond or batch == stated):
         return None
     why = f"{value:.0f} TFLOPs, over the device's peak of {peak:g}" if beyond else f"{value:.2f} TFLOPs"
-    heard = ", which the text above the table states" if stated == batch else ""
+    confirmed = ", which the text above the table states" if stated == batch else ""
     message = (
         f"A global batch of {setup.gbs} in {rate.seconds:g} s would be {why};"
-        f" the printed {rate.tflops:g} imply a batch of {implied:.1f}, so {batch}{heard}."
+        f" the printed {rate.tflops:g} imply a batch of {implied:.1f}, so {batch}{confirmed}."
     )
-    return _impossible("batch", trial, message, {"gbs": batch})
+    return Finding.of(trial, "impossible", "batch", message, {"gbs": batch})
 
 
-def _exchanged(trial: Trial, rate: Rate) -> Finding | None:
+def _swapped(trial: Trial, rate: Rate) -> Finding | None:
     peak = peak_tflops(rate.setup)
     if peak is None or rate.tflops <= peak or rate.seconds > peak:
         return None
-    message = f"{rate.tflops:g} TFLOPs are over the peak of {peak:g}; exchanged with the seconds they are possible."
-    return _impossible("swapped", trial, message, {"sec_per_it": rate.tflops, "tflops": rate.seconds})
+    message = f"{rate.tflops:g} TFLOPs are over the peak of {peak:g}; swapped with the seconds they are possible."
+    corrections = {"sec_per_it": rate.tflops, "tflops": rate.seconds}
+    return Finding.of(trial, "impossible", "swapped", message, corrections)
 
 
 def _over_peak(trial: Trial) -> Iterator[Finding]:
     peak, tflops = peak_tflops(trial.setup), trial.outcome.tflops
     if peak is not None and tflops is not None and tflops > peak:
         message = f"{tflops:g} TFLOPs per device are over the {trial.setup.device}'s peak of {peak:g}."
-        yield Finding("contradictory", "peak", trial.id, where(trial), message)
-
-
-def _impossible(check: str, trial: Trial, message: str, corrections: dict[str, Any]) -> Finding:
-    return Finding("impossible", check, trial.id, where(trial), message, corrections)
+        yield Finding.of(trial, "contradictory", "peak", message)
 
 
 def _factor(trial: Trial) -> str:

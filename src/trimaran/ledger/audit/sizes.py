@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from trimaran.cost.identify import label_parameters
 from trimaran.cost.parameters import pipeline_total_parameters, total_parameters, transformer_parameters
-from trimaran.ledger.audit.finding import Finding, where
+from trimaran.ledger.audit.finding import Finding
 from trimaran.ledger.reading import Remark
 from trimaran.spec import Trial
 
@@ -33,7 +33,7 @@ def check_label(trial: Trial) -> Iterator[Finding]:
                 f"{setup.size_label} counts the layers only; with embeddings the model has"
                 f" {total_parameters(model) / 1e9:.2f}B parameters ({extra:+.0%})."
             )
-            yield Finding("suspicious", "size", trial.id, where(trial), message)
+            yield Finding.of(trial, "suspicious", "size", message)
         return
     true = total_parameters(model)
     message = (
@@ -45,18 +45,11 @@ def check_label(trial: Trial) -> Iterator[Finding]:
         if held > true:
             message += f" ({held / 1e9:.2f}B as a trainer sums them over {setup.pp} stages, the tied embedding twice)"
         if setup.ffn_hidden != 4 * model.hidden:
-            message += f"; an ffn of 4 x hidden = {4 * model.hidden} would make it {_with_usual_ffn(trial)}"
-        yield Finding("impossible", "size", trial.id, where(trial), message + ".", {"size_label": size_label(held)})
+            usual = total_parameters(model.replace(ffn_hidden=4 * model.hidden))
+            message += f"; an ffn of 4 x hidden = {4 * model.hidden} would make it {usual / 1e9:.1f}B"
+        yield Finding.of(trial, "impossible", "size", f"{message}.", {"size_label": size_label(held)})
     else:
-        yield Finding(
-            "contradictory", "size", trial.id, where(trial), message + " (its ffn or vocabulary is not stated)."
-        )
-
-
-def _with_usual_ffn(trial: Trial) -> str:
-    model = trial.setup.model_copy(update={"ffn_hidden": None}).to_model()
-    assert model is not None
-    return f"{total_parameters(model) / 1e9:.1f}B"
+        yield Finding.of(trial, "contradictory", "size", f"{message} (its ffn or vocabulary is not stated).")
 
 
 def check_really(remark: Remark, trials: Mapping[str, Trial]) -> Iterator[Finding]:
@@ -68,7 +61,7 @@ def check_really(remark: Remark, trials: Mapping[str, Trial]) -> Iterator[Findin
         message = f"Labelled {trial.setup.size_label}, while the text at line {remark.line} says it was really {size}"
         if width := _ffn_of(trial, size):
             message += f" (an ffn_hidden of about {width} instead of {4 * (trial.setup.hidden or 0)})"
-        yield Finding("impossible", "size", trial.id, where(trial), message + ".", {"size_label": size})
+        yield Finding.of(trial, "impossible", "size", f"{message}.", {"size_label": size})
 
 
 def _ffn_of(trial: Trial, size: str) -> int | None:
@@ -104,4 +97,4 @@ def check_one_liner(remark: Remark, trials: Mapping[str, Trial], really: str | N
             f"The one-liner at line {remark.line} used {' and '.join(wrong)}: it gives the printed {printed:g} TFLOPs,"
             f" with the right constants {right:.2f}."
         )
-        yield Finding("impossible", "one-liner", trial.id, where(trial), message, {"tflops": round(right, 2)})
+        yield Finding.of(trial, "impossible", "one-liner", message, {"tflops": round(right, 2)})
