@@ -161,7 +161,7 @@ def test_only_training_and_probing_may_import_torch() -> None:
     """Every command's module, imported in a fresh interpreter with everything it may need inside, leaves torch out."""
     code = (
         "import sys, pkgutil, importlib, trimaran\n"
-        "for room in ('spec', 'data', 'cost', 'plan', 'ledger', 'learn', 'cli'):\n"
+        "for room in ('spec', 'data', 'cost', 'planner', 'ledger', 'learn', 'cli'):\n"
         "    package = importlib.import_module(f'trimaran.{room}')\n"
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(module.name)\n"

@@ -29,7 +29,7 @@ def notes() -> Reading:
 def imported(path: Path, *readings: Reading) -> Path:
     with Ledger.open(path) as ledger:
         for reading in readings:
-            ledger.add(reading.trials, reading.remarks)
+            ledger.add_reading("notes", reading)
             ledger.correct()
     return path
 
@@ -98,7 +98,7 @@ def test_importing_again_adds_nothing_and_a_sentence_that_was_taken_back_is_forg
     before = held(path)
     with Ledger.open(path) as ledger:
         again = read_file(source)
-        assert ledger.add(again.trials, again.remarks) == Added(known=len(again.trials))
+        assert ledger.add_reading("notes", again) == Added(known=len(again.trials))
         ledger.correct()
     assert held(path) == before
     source.write_text(text.replace("really", "perhaps"))
@@ -115,8 +115,8 @@ def test_trials_of_another_source_leave_the_remarks_alone(tmp_path: Path) -> Non
     path = imported(tmp_path / "ledger.sqlite", notes())
     before = held(path).remarks
     with Ledger.open(path) as ledger:
-        ledger.add(published().trials, ())
-        ledger.add(notes().trials)  # nothing said of remarks: those that are known stay
+        ledger.add_reading("published figures", published())
+        ledger.add(notes().trials)  # without remarks: the stored ones stay
     assert held(path).remarks == before
 
 

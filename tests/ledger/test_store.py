@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import trimaran
 from tests.ledger.trials import ids, trial, whole_job
-from trimaran.ledger.reading import Remark, Unread
+from trimaran.ledger.reading import Reading, Remark, Unread
 from trimaran.ledger.schema import COLUMNS, TEXT_COLUMNS
 from trimaran.ledger.store import Added, Condition, Group, Ledger
 from trimaran.spec import Job, Layout, Mistake, Outcome, Setup, Source, Trial
@@ -88,8 +88,9 @@ def test_trials_and_remarks_come_back_exactly(trials: list[Trial], remarks: list
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "ledger.sqlite")
         with Ledger.open(path) as ledger:
-            assert ledger.add(trials, remarks) == Added(added=len(trials))
-            assert ledger.add(trials, remarks) == Added(known=len(trials))
+            given = Reading(tuple(trials), remarks=tuple(remarks))
+            assert ledger.add_reading("notes", given) == Added(added=len(trials))
+            assert ledger.add_reading("notes", given) == Added(known=len(trials))
         with Ledger.read(path) as ledger:
             reading = ledger.reading()
             assert sorted(reading.remarks, key=repr) == sorted(remarks, key=repr)
@@ -171,18 +172,19 @@ def test_an_error_while_the_trials_are_made_adds_none(ledger: Ledger) -> None:
 def test_what_could_not_be_read_stays_on_record(path: Path) -> None:
     unread = Unread("notes.md", 12, "| 48 | ??? |", "the time is not a number")
     with Ledger.open(path) as ledger:
-        ledger.record_import("notes.md", Added(3, 1, 2), [unread])
+        ledger.add([trial("known")])
+        ledger.add_reading("notes.md", Reading((trial("a"), trial("b"), trial("known")), (unread,)))
     with Ledger.read(path) as ledger:
         (found,) = ledger.imports()
-    assert (found.file, found.added, found.unread) == ("notes.md", Added(3, 1, 2), (unread,))
+    assert (found.file, found.added, found.unread) == ("notes.md", Added(added=2, known=1), (unread,))
 
 
 def test_text_that_is_not_unicode_gets_a_sentence(ledger: Ledger) -> None:
     name = "gr\udcf6sse.log"  # how Python holds a file name of Latin-1 bytes
     with pytest.raises(Mistake, match=r"not valid Unicode.*; nothing was added"):
         ledger.add([trial("a"), trial("b", file=name)])
-    with pytest.raises(Mistake, match=r"not valid Unicode.*; the import was not recorded"):
-        ledger.record_import(name, Added(), [])
+    with pytest.raises(Mistake, match=r"not valid Unicode.*; nothing was added"):
+        ledger.add_reading(name, Reading((trial("a"),)))
     with pytest.raises(Mistake, match="not valid Unicode"):
         ledger.count([Condition("source_file", "=", name)])
     assert ledger.count() == 0
@@ -190,7 +192,7 @@ def test_text_that_is_not_unicode_gets_a_sentence(ledger: Ledger) -> None:
 
 def test_a_damaged_record_of_an_import_gets_a_sentence(path: Path) -> None:
     with Ledger.open(path) as ledger:
-        ledger.record_import("notes.md", Added(), [Unread("notes.md", 1, "?", "?")])
+        ledger.add_reading("notes.md", Reading(unread=(Unread("notes.md", 1, "?", "?"),)))
     path.write_bytes(path.read_bytes().replace(b'[{"file":', b'[+"file":'))
     with Ledger.read(path) as ledger, pytest.raises(Mistake, match="is damaged"):
         ledger.imports()

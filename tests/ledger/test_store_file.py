@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.ledger.trials import ids, trial
-from trimaran.ledger.reading import Remark
+from trimaran.ledger.reading import Reading, Remark
 from trimaran.ledger.schema import APPLICATION_ID, COLUMNS, MIGRATIONS, row
 from trimaran.ledger.store import Added, Ledger, ledger_path
 from trimaran.spec import Mistake, Trial
@@ -59,8 +59,8 @@ def test_an_older_ledger_is_brought_up_to_date_with_its_trials(path: Path, schem
     with Ledger.open(path) as ledger:
         assert ledger.trials() == trials
         assert ledger.imports() == []
-        ledger.record_import("a", Added(), [])
-        assert ledger.add(trials, [remark]) == Added(known=50)
+        assert ledger.add_reading("a", Reading(tuple(trials), remarks=(remark,))) == Added(known=50)
+        assert len(ledger.imports()) == 1
         assert ledger.reading().remarks == (remark,)
     raw = sqlite3.connect(path)
     assert raw.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)

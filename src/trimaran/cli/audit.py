@@ -33,13 +33,13 @@ def audit(
 
     from trimaran.cli.importing import read_all
     from trimaran.ledger.audit import corrected
-    from trimaran.ledger.published import published as shipped
     from trimaran.ledger.reading import joined
     from trimaran.ledger.store import Ledger, ledger_path
 
     path = ledger_path(ledger)
-    if files or published:
-        reading = joined([*read_all(files or []).values(), *([shipped()] if published else [])])
+    named = read_all(files or [], published)
+    if named:
+        reading = joined(named.values())
     else:
         with Ledger.read(path) as store:
             reading = store.reading()
@@ -47,7 +47,8 @@ def audit(
         view = corrected(reading)
         if fix:
             with Ledger.open(path) as store:
-                store.add(reading.trials, reading.remarks)
+                if named:
+                    store.add_reading(", ".join(named), reading)
                 stored = {trial.corrects for trial in store.correct().corrections}
     if json:
         _print_json(view)

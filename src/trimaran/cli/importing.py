@@ -21,7 +21,9 @@ def import_(
         list[Path] | None,
         typer.Argument(help="Logs, Markdown notes, CSV files, also gzipped; or one launch file of a trainer."),
     ] = None,
-    published: Annotated[bool, typer.Option("--published", help="The published figures that ship along.")] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="The published figures that ship with Trimaran.")
+    ] = False,
     ledger: LedgerOption = "",
     on: Annotated[str, typer.Option("--on", help="For a launch file: the cluster it is for.")] = "",
     model: Annotated[
@@ -46,7 +48,6 @@ def import_(
 
     Example: `trimaran import run.log notes.md --ledger lab.sqlite`, `trimaran import train.sh --on selene -o mine.yaml`
     """
-    from trimaran.ledger.published import published as shipped
     from trimaran.ledger.reading import joined
     from trimaran.ledger.store import Ledger, ledger_path
     from trimaran.spec import Mistake
@@ -60,14 +61,11 @@ def import_(
     for option, value in (("--on", on), ("--model", model), ("--set", settings), ("--output", output)):
         if value:
             raise Mistake(f"{option} is for a launch file, but {files[0] if files else '--published'} is none.")
-    readings = read_all(files or [])
-    if published:
-        readings["published figures"] = shipped()
+    readings = read_all(files or [], published)
     everything = joined(readings.values())
     path = ledger_path(ledger)
     with Ledger.open(path) as store:
-        added = store.add(everything.trials, everything.remarks)  # all files or none
-        store.record_import(", ".join(readings), added, everything.unread)
+        added = store.add_reading(", ".join(readings), everything)  # all files or none
         view = store.correct()
     total, corrected = len(view.trials), len(view.corrections)
     if json:
@@ -112,7 +110,7 @@ LARGEST_LAUNCH_FILE = 2_000_000  # bytes; what is larger is a log
 
 
 def _text_of(path: Path) -> str:
-    """Its text, or nothing where it cannot be a launch file; whether it can be read at all, the readers say."""
+    """The text, or "" where it cannot be a launch file; the readers of measurements report files they cannot open."""
     try:
         return path.read_text("utf-8-sig") if path.stat().st_size < LARGEST_LAUNCH_FILE else ""
     except (OSError, UnicodeDecodeError):
@@ -157,13 +155,14 @@ def job_of_launch_file(path: Path, found: "PartialJob", on: str, model: str, set
     return complete_job(found, load_cluster(on), load_model(model) if model else None, path.name, settings)
 
 
-def read_all(files: list[Path]) -> "dict[str, Reading]":
-    """Every file read before anything is written, with a progress bar on a terminal."""
+def read_all(files: list[Path], published: bool) -> "dict[str, Reading]":
+    """Every file is read before anything is written, with a progress bar on a terminal."""
     from functools import partial
 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from trimaran.ledger.published import published as read_published
     from trimaran.ledger.recognise import read_file
 
     readings = {}
@@ -174,4 +173,4 @@ def read_all(files: list[Path]) -> "dict[str, Reading]":
             task = progress.add_task(f"reading {path.name}", total=size)
             readings[str(path)] = read_file(path, partial(progress.advance, task))
             progress.remove_task(task)
-    return readings
+    return readings | {"published figures": read_published()} if published else readings

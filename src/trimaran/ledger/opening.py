@@ -1,4 +1,4 @@
-"""Opening a ledger's file, with care: it may be missing, somebody else's, read-only, or just being made by another.
+"""Opening a ledger's file: it may be missing, another program's, read-only, or being created by another process.
 
 Also the one place where errors of SQLite and of the file system become sentences.
 """
@@ -12,28 +12,28 @@ from pathlib import Path
 
 from pydantic_core import PydanticSerializationError
 
-from trimaran.ledger.schema import migrate, version_of
+from trimaran.ledger.schema import MIGRATIONS, migrate, version_of
 from trimaran.spec import Mistake
 
 
 @contextmanager
 def sentences(path: Path, undone: str = "") -> Iterator[None]:
-    """The one place where errors of SQLite and of the file system become a Mistake; `undone`: what did not happen."""
+    """Turn errors of SQLite and of the file system into a Mistake; `undone` says what did not happen."""
     try:
         yield
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
-        raise  # our own mistake, not the user's
+        raise  # a bug of ours, not a bad file
     except (sqlite3.Error, OSError, UnicodeEncodeError, PydanticSerializationError) as error:
-        what = _sentence(path, error)
+        what = _describe(path, error)
         raise Mistake(f"{what}; {undone}." if undone else f"{what}.") from error
 
 
-def _sentence(path: Path, error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError | PydanticSerializationError):  # a file name of bytes that are no UTF-8
+def _describe(path: Path, error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError | PydanticSerializationError):  # a file name that is not UTF-8
         return f"{path} cannot hold a text that is not valid Unicode, such as some file's name ({error})"
     if isinstance(error, OSError):
         return f"{path} cannot be opened: {error.strerror}"
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # none: text in it that is no longer UTF-8
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # absent when text in it is not UTF-8
     match code & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return f"{path} is not a ledger: it is not an SQLite file, or it is damaged from its first byte on"
@@ -46,11 +46,40 @@ def _sentence(path: Path, error: Exception) -> str:
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return f"{path} cannot be opened here; if a -wal file lies beside it, copy both to a folder you can write"
         case sqlite3.SQLITE_IOERR:
-            return f"{path}: its disk refuses ({error}); it may be full, over quota, or failing"
+            return f"{path}: its disk reports an error ({error}); it may be full, over quota, or failing"
     return f"{path} is damaged ({error}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"
 
 
-def is_there(path: Path) -> bool:
+def open_for_writing(path: Path, create: bool, wait_seconds: float) -> tuple[sqlite3.Connection, bool]:
+    """The connection, and whether the file was an older ledger that now has today's tables."""
+    with sentences(path, "nothing was changed"):
+        exists = _exists(path)
+        older = exists and _version(path, wait_seconds) < len(MIGRATIONS)
+        if not exists and not create:
+            raise Mistake(f"There is no ledger {path}.")
+        if not _is_writable(path):
+            raise Mistake(f"{path} cannot be written: the file, its folder or its disk is read-only.")
+        connection = _connect(path, "mode=rwc" if create else "mode=rw", wait_seconds)
+        with closed_on_error(connection):
+            _use_wal(connection, wait_seconds)
+            migrate(connection, path)
+    return connection, older
+
+
+def open_for_reading(path: Path, wait_seconds: float) -> tuple[sqlite3.Connection, bool]:
+    """Likewise; an older ledger is copied into memory and migrated there, so that its file stays as it is."""
+    with sentences(path):
+        if not _exists(path):
+            raise Mistake(f"There is no ledger {path}.")
+        older = _version(path, wait_seconds) < len(MIGRATIONS)
+        # Where it can, even a reader opens the file for writing (and then forbids itself to write): otherwise
+        # SQLite would leave its -wal and -shm files behind.
+        connection = _connect(path, "mode=rw" if _is_writable(path) else _read_mode(path), wait_seconds)
+        with closed_on_error(connection):
+            return (_migrated_copy(connection, path), True) if older else (connection, False)
+
+
+def _exists(path: Path) -> bool:
     """Whether there is a file to open; a place where none can be is a Mistake."""
     if path.is_dir():
         raise Mistake(f"{path} is a folder; a ledger is one file, such as {path / 'trimaran.sqlite'}.")
@@ -61,27 +90,27 @@ def is_there(path: Path) -> bool:
     return path.exists()
 
 
-def is_writable(path: Path) -> bool:
+def _is_writable(path: Path) -> bool:
     """SQLite needs the folder too, for the files it keeps beside the ledger."""
     file = path.resolve()
     return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
 
 
-def look_at(path: Path, wait_seconds: float) -> int:
-    """The schema version, found without changing anything, for the file may turn out to be somebody else's.
+def _version(path: Path, wait_seconds: float) -> int:
+    """The schema version, read without changing anything, since the file may be another program's.
 
     Never by open(path): closing that would drop the locks this process holds on the file through SQLite.
     """
-    if path.stat().st_size == 1:  # SQLite would take it for an empty file, and write over it
+    if path.stat().st_size == 1:  # SQLite would treat it as an empty file, and overwrite it
         raise Mistake(f"{path} is not a ledger: it is not an SQLite file.")
-    connection = connect(path, read_mode(path), wait_seconds)
+    connection = _connect(path, _read_mode(path), wait_seconds)
     try:
         return version_of(connection, path)
     finally:
         connection.close()
 
 
-def read_mode(path: Path) -> str:
+def _read_mode(path: Path) -> str:
     """`immutable` makes no files beside the ledger, but ignores a -wal file; so only where that holds nothing."""
     try:
         pending_bytes = os.stat(f"{path.resolve()}-wal").st_size
@@ -90,7 +119,7 @@ def read_mode(path: Path) -> str:
     return "mode=ro" if pending_bytes else "mode=ro&immutable=1"
 
 
-def connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
+def _connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=wait_seconds, isolation_level=None
     )
@@ -102,8 +131,8 @@ def connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
     return connection
 
 
-def use_wal(connection: sqlite3.Connection, wait_seconds: float) -> None:
-    """Needed once per file. When two processes make it at the same moment SQLite refuses one without waiting."""
+def _use_wal(connection: sqlite3.Connection, wait_seconds: float) -> None:
+    """Needed once per file. When two processes create it at the same moment SQLite refuses one without waiting."""
     deadline = time.monotonic() + wait_seconds
     while True:
         try:
@@ -115,8 +144,7 @@ def use_wal(connection: sqlite3.Connection, wait_seconds: float) -> None:
             time.sleep(0.002)
 
 
-def renewed(old: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """A copy in memory with today's tables."""
+def _migrated_copy(old: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     new = sqlite3.connect(":memory:", isolation_level=None)
     with closed_on_error(new):
         old.backup(new)

@@ -20,20 +20,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import ValidationError
 
 from trimaran import __version__
-from trimaran.ledger.opening import (
-    closed_on_error,
-    connect,
-    is_there,
-    is_writable,
-    look_at,
-    read_mode,
-    renewed,
-    sentences,
-    use_wal,
-)
+from trimaran.ledger.opening import closed_on_error, open_for_reading, open_for_writing, sentences
 from trimaran.ledger.query import Condition, Value, filtered, known, operands, ordered
 from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
-from trimaran.ledger.schema import COLUMNS, MIGRATIONS, migrate, row, transaction
+from trimaran.ledger.schema import COLUMNS, row, transaction
 from trimaran.spec import Mistake, Trial
 from trimaran.spec.mistake import validation_message
 
@@ -94,38 +84,24 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True, wait_seconds: float = 30.0) -> Self:
-        """For writing; an older ledger is brought up to date. `wait_seconds`: patience with other writers."""
-        with sentences(path, "nothing was changed"):
-            version = look_at(path, wait_seconds) if is_there(path) else None
-            if version is None and not create:
-                raise Mistake(f"There is no ledger {path}.")
-            if not is_writable(path):
-                raise Mistake(f"{path} cannot be written: the file, its folder or its disk is read-only.")
-            connection = connect(path, "mode=rwc" if create else "mode=rw", wait_seconds)
-            with closed_on_error(connection):
-                use_wal(connection, wait_seconds)
-                migrate(connection, path)
-                ledger = cls(connection, path)
-                if version is not None and version < len(MIGRATIONS):
-                    ledger.correct()
+        """For writing; an older ledger is migrated. `wait_seconds`: how long to wait for other writers."""
+        connection, older = open_for_writing(path, create, wait_seconds)
+        ledger = cls(connection, path)
+        with closed_on_error(connection):
+            if older:
+                ledger.correct()
         return ledger
 
     @classmethod
     def read(cls, path: Path, *, wait_seconds: float = 30.0) -> Self:
-        """For reading only, from a place that cannot be written too. An older ledger is read through a new copy."""
-        with sentences(path):
-            if not is_there(path):
-                raise Mistake(f"There is no ledger {path}.")
-            version = look_at(path, wait_seconds)
-            # Where it can, even a reader opens the file for writing (and then forbids itself to write): otherwise
-            # SQLite would leave its -wal and -shm files behind.
-            connection = connect(path, "mode=rw" if is_writable(path) else read_mode(path), wait_seconds)
-            with closed_on_error(connection):
-                if version < len(MIGRATIONS):
-                    connection = renewed(connection, path)
-                    cls(connection, path).correct()
-                connection.execute("PRAGMA query_only = ON")
-        return cls(connection, path)
+        """For reading only, which also works where nothing can be written."""
+        connection, older = open_for_reading(path, wait_seconds)
+        ledger = cls(connection, path)
+        with closed_on_error(connection), sentences(path):
+            if older:
+                ledger.correct()
+            connection.execute("PRAGMA query_only = ON")
+        return ledger
 
     def close(self) -> None:
         self._connection.close()
@@ -136,16 +112,25 @@ class Ledger:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def add(self, trials: Iterable[Trial], remarks: Sequence[Remark] | None = None) -> Added:
-        """All of them or, after an error, none. A known trial stays as it is, unless it is a log that has grown.
-
-        `remarks`: all that the source says about these trials, in place of what it said when it was read before.
-        """
-        given = list(trials)  # before the lock is taken: whoever makes them may be slow
+    def add(self, trials: Iterable[Trial]) -> Added:
+        """All of them or, after an error, none. A known trial stays as it is, unless it is a log that has grown."""
+        given = list(trials)  # before the lock is taken: a generator may be slow
         with sentences(self.path, "nothing was added"), transaction(self._connection):
-            if remarks is not None:
-                self._replace_remarks({trial.id for trial in given}, remarks)
             return self._insert(given)
+
+    def add_reading(self, file: str, reading: Reading) -> Added:
+        """The trials of a file with its remarks, and a record of what could not be read; all or nothing.
+
+        The remarks replace what was said about these trials when they were read before.
+        """
+        with sentences(self.path, "nothing was added"), transaction(self._connection):
+            added = self._insert(reading.trials)
+            self._replace_remarks({trial.id for trial in reading.trials}, reading.remarks)
+            total = added.added + added.updated + added.known
+            lines = json.dumps([asdict(line) for line in reading.unread])
+            values = (file, _now(), total, added.added, added.updated, lines)
+            self._connection.execute("INSERT INTO imports VALUES (?, ?, ?, ?, ?, ?)", values)
+        return added
 
     def _insert(self, given: Sequence[Trial]) -> Added:
         stamps = {"code_version": __version__, "host": socket.gethostname(), "recorded_at": _now()}
@@ -205,14 +190,6 @@ class Ledger:
         """The number and content of a trial that the ledger has."""
         found = self._connection.execute(_STORED, (trial_id,)).fetchone()
         return None if found is None else (found[0], self._parsed(trial_id, found[1]))
-
-    def record_import(self, file: str, added: Added, unread: Sequence[Unread]) -> None:
-        """Keep what an import did, above all what it could not read."""
-        total = added.added + added.updated + added.known
-        lines = json.dumps([asdict(line) for line in unread])
-        values = (file, _now(), total, added.added, added.updated, lines)
-        with sentences(self.path, "the import was not recorded"), transaction(self._connection):
-            self._connection.execute("INSERT INTO imports VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def imports(self) -> list[Import]:
         """Every import, the oldest first."""
