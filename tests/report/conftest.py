@@ -1,23 +1,26 @@
-"""A real browser, and the reports it looks at, each written once by the command."""
+"""A real browser, started once, and the reports it opens, each written once by the command."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-expect.set_options(timeout=30_000)  # a browser on two busy cores
+PATIENCE = 600  # seconds: only a hang takes so long, even with a load of 20
+expect.set_options(timeout=PATIENCE * 1000)
 
 TRIMARAN = [sys.executable, "-m", "trimaran.cli.main"]
 
 
 def trimaran(*arguments: str, ledger: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRIMARAN_LEDGER": str(ledger)}
-    return subprocess.run([*TRIMARAN, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run([*TRIMARAN, *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +35,7 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -40,17 +43,18 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
-class Looked:
-    """A page that is open, and what it said and asked for meanwhile."""
+class OpenPage:
+    """A page, with everything it logged and requested since it was opened."""
 
     def __init__(self, page: Page, file: Path) -> None:
         self.page = page
-        self.said: list[str] = []
-        self.asked_for: list[str] = []
-        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: self.asked_for.append(request.url))
+        page.set_default_timeout(PATIENCE * 1000)
+        self.logged: list[str] = []
+        self.requested: list[str] = []
+        page.on("console", lambda message: self.logged.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.logged.append(str(error)))
+        page.on("dialog", lambda dialog: (self.logged.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: self.requested.append(request.url))
         page.goto(file.as_uri())
 
 
@@ -70,16 +74,24 @@ def gallery(tmp_path_factory: pytest.TempPathFactory, ledger: Path) -> Path:
     return path
 
 
+class OneCampaign(NamedTuple):
+    page: Path
+    figures: Path
+    answers: dict[str, Any]  # what --json printed
+
+
 @pytest.fixture(scope="session")
-def one_campaign(tmp_path_factory: pytest.TempPathFactory, ledger: Path) -> Path:
-    path = tmp_path_factory.mktemp("report") / "one.html"
-    done = trimaran("report", "size=181B", "gbs=2048", "-o", str(path), ledger=ledger)
+def one_campaign(tmp_path_factory: pytest.TempPathFactory, ledger: Path, chromium: str) -> OneCampaign:
+    folder = tmp_path_factory.mktemp("report")
+    page, figures = folder / "one.html", folder / "figures"
+    files = ("-o", str(page), "--figures", str(figures))
+    done = trimaran("report", "size=181B", "gbs=2048", *files, "--json", ledger=ledger)
     assert (done.returncode, done.stderr) == (0, "")
-    return path
+    return OneCampaign(page, figures, json.loads(done.stdout))
 
 
 @pytest.fixture
-def looked(browser: Browser, gallery: Path) -> Iterator[Looked]:
+def opened(browser: Browser, gallery: Path) -> Iterator[OpenPage]:
     page = browser.new_page(viewport={"width": 1300, "height": 900}, color_scheme="light")
-    yield Looked(page, gallery)
+    yield OpenPage(page, gallery)
     page.close()

@@ -49,7 +49,7 @@ def report(
         raise Mistake(f"A report is about one of them, but {' and '.join(given)} were given; leave out all but one.")
     for package in ("plotly", "jinja2", "kaleido"):
         require_package(package, "A report", "report")
-    from trimaran.report.figures import figures as draw
+    from trimaran.report.figures import draw_figures
     from trimaran.report.page import page
 
     with Console(stderr=True).status("reading") as status:
@@ -57,7 +57,7 @@ def report(
         drawn = []
         for campaign in campaigns:
             status.update(f"drawing {campaign.name}")
-            drawn.append((campaign, draw(campaign)))
+            drawn.append((campaign, draw_figures(campaign)))
         text = page(title, drawn, made)
         written = []
         if figures is not None:

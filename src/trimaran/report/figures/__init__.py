@@ -1,4 +1,4 @@
-"""report.figures: one picture a file, each made of a Campaign, or None where it has nothing to show.
+"""report.figures: functions that draw a Figure of a Campaign, or None where it has nothing to show.
 
 Every figure carries the rows behind it, so that a slide, a spreadsheet and the page show the same numbers.
 """
@@ -6,13 +6,11 @@ Every figure carries the rows behind it, so that a slide, a spreadsheet and the 
 from collections.abc import Callable
 
 from trimaran.report.campaign import Campaign
-from trimaran.report.figures.accuracy import accuracy
+from trimaran.report.figures.breakdown import memory, parts
 from trimaran.report.figures.figure import Figure
 from trimaran.report.figures.heat import micro_batches, tensor_pipeline
-from trimaran.report.figures.memory import memory
+from trimaran.report.figures.measured import accuracy, seconds
 from trimaran.report.figures.nodes import nodes
-from trimaran.report.figures.parts import parts
-from trimaran.report.figures.seconds import seconds
 from trimaran.report.figures.timeline import timeline
 
 FIGURES: tuple[Callable[[Campaign], Figure | None], ...] = (
@@ -27,8 +25,8 @@ FIGURES: tuple[Callable[[Campaign], Figure | None], ...] = (
 )
 
 
-def figures(campaign: Campaign) -> list[Figure]:
-    return [made for draw in FIGURES if (made := draw(campaign)) is not None]
+def draw_figures(campaign: Campaign) -> list[Figure]:
+    return [figure for draw in FIGURES if (figure := draw(campaign)) is not None]
 
 
-__all__ = ["Figure", "figures"]
+__all__ = ["Figure", "draw_figures"]

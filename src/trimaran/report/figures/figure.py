@@ -8,13 +8,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, on white and on black.
+# Okabe and Ito's palette: distinct for the colour-blind, on white and on black.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#8c8c8c",
 )  # fmt: skip
-SEVERAL = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY, "#5b4b8a")
+PALETTE = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, GREY, "#5b4b8a")
 MEASURED, PREDICTED = GREEN, BLUE
-MOST = 6  # layouts beside each other in a figure of bars
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Figure:
     plot: Any
     header: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    wide: bool = False  # takes the whole width of the page
+    wide: bool = False  # the full width of the page
 
     def to_csv(self) -> str:
         text = io.StringIO()
@@ -36,9 +35,9 @@ class Figure:
 
 
 def plot(traces: Sequence[Any], height: int = 380, **layout: Any) -> Any:
-    """Without a background: the page has one, light or dark."""
-    made = go.Figure(list(traces))
-    made.update_layout(
+    """With a transparent background: the page's is light or dark."""
+    figure = go.Figure(list(traces))
+    figure.update_layout(
         template="none",
         height=height,
         margin={"l": 60, "r": 20, "t": 20, "b": 50},
@@ -48,6 +47,6 @@ def plot(traces: Sequence[Any], height: int = 380, **layout: Any) -> Any:
         font={"family": "system-ui, sans-serif", "size": 12},
         **layout,
     )
-    made.update_xaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
-    made.update_yaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
-    return made
+    figure.update_xaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
+    figure.update_yaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
+    return figure

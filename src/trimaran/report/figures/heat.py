@@ -1,4 +1,4 @@
-"""Heat maps of the plan: the fastest layout of each tensor width and pipeline depth, and of each micro batch."""
+"""Heat maps of the plan: the fastest layout by tensor- and pipeline-parallel size, and by micro batch."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ import plotly.graph_objects as go
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.figures.figure import Figure, plot
 
-SLOWEST = 2.0  # times the best: what is slower than that is one colour, and no line of its own
-MANY = 14  # values of an axis
+SLOWEST = 2.0  # times the best: the end of the colour scale; values that are always slower get no line
+MOST_VALUES = 14  # of an axis
 
 
 def tensor_pipeline(campaign: Campaign) -> Figure | None:
-    return _heat(campaign, "pp", "tp", "pipeline stages", "tensor width", "Tensor width and pipeline depth")
+    return _heat_map(campaign, "pp", "tp", "pipeline parallel", "tensor parallel", "Tensor and pipeline parallel")
 
 
 def micro_batches(campaign: Campaign) -> Figure | None:
-    return _heat(campaign, "mbs", "tp", "micro batch", "tensor width", "Micro batch and tensor width")
+    return _heat_map(campaign, "mbs", "tp", "micro batch", "tensor parallel", "Micro batch and tensor parallel")
 
 
-def _heat(campaign: Campaign, x: str, y: str, x_name: str, y_name: str, title: str) -> Figure | None:
+def _heat_map(campaign: Campaign, x: str, y: str, x_name: str, y_name: str, title: str) -> Figure | None:
     if campaign.plan is None:
         return None
     found = campaign.plan.ranking
@@ -29,12 +29,12 @@ def _heat(campaign: Campaign, x: str, y: str, x_name: str, y_name: str, title: s
         key = int(column), int(row)
         cells[key] = min(cells.get(key, np.inf), float(seconds))
     best = min(cells.values())
-    ran = _measured(campaign.comparable, x, y)
-    columns, lines = (_values(cells, axis, {key[axis] for key in ran}, SLOWEST * best) for axis in (0, 1))
+    measured = _measured(campaign.comparable, x, y)
+    columns, lines = (_values(cells, axis, {key[axis] for key in measured}, SLOWEST * best) for axis in (0, 1))
     if len(columns) * len(lines) < 2:
         return None
     grid = [[cells.get((column, line)) for column in columns] for line in lines]
-    text = [[_text(cells.get((c, line)), ran.get((c, line))) for c in columns] for line in lines]
+    text = [[_text(cells.get((c, line)), measured.get((c, line))) for c in columns] for line in lines]
     trace = go.Heatmap(
         x=[str(column) for column in columns],
         y=[str(line) for line in lines],
@@ -57,21 +57,21 @@ def _heat(campaign: Campaign, x: str, y: str, x_name: str, y_name: str, title: s
     return Figure(
         name=f"heat-{x}-{y}",
         title=title,
-        caption="Predicted seconds of the fastest layout that fits, whatever the rest of it;"
-        " below it in brackets what was measured. Empty: nothing fits.",
+        caption="Predicted seconds of the fastest layout that fits, over all other choices;"
+        " measured seconds below it in brackets. Empty: nothing fits.",
         plot=plot([trace], height=110 + 46 * max(4, len(lines)), **axes),
         header=(x, y, "predicted_s", "measured_s"),
-        rows=tuple((c, line, cells.get((c, line)), ran.get((c, line))) for c in columns for line in lines),
+        rows=tuple((c, line, cells.get((c, line)), measured.get((c, line))) for c in columns for line in lines),
     )
 
 
 def _values(cells: dict[tuple[int, int], float], axis: int, measured: set[int], slowest: float) -> list[int]:
-    """The values of an axis that were measured or are fast; of too many, those with the fastest layouts."""
+    """The values of an axis that were measured or are fast enough; of too many, those of the fastest layouts."""
     fastest: dict[int, float] = {}
     for key, seconds in cells.items():
         fastest[key[axis]] = min(fastest.get(key[axis], np.inf), seconds)
-    worth = [value for value in fastest if fastest[value] <= slowest or value in measured]
-    return sorted(sorted(worth, key=lambda value: fastest[value])[:MANY])
+    kept = [value for value in fastest if fastest[value] <= slowest or value in measured]
+    return sorted(sorted(kept, key=lambda value: fastest[value])[:MOST_VALUES])
 
 
 def _measured(rows: tuple[Row, ...], x: str, y: str) -> dict[tuple[int, int], float]:
@@ -85,8 +85,8 @@ def _measured(rows: tuple[Row, ...], x: str, y: str) -> dict[tuple[int, int], fl
 
 
 def _text(predicted: float | None, measured: float | None) -> str:
-    said = "" if predicted is None else _short(predicted)
-    return said + ("" if measured is None else f"<br>({_short(measured)})")
+    text = "" if predicted is None else _short(predicted)
+    return text + ("" if measured is None else f"<br>({_short(measured)})")
 
 
 def _short(seconds: float) -> str:

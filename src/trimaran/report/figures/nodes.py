@@ -1,4 +1,4 @@
-"""Throughput against nodes: what was measured, what the fastest layout would do with more replicas, and the ideal."""
+"""Throughput against nodes: measured, predicted for the fastest layout with other dp, and linear scaling."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,14 +12,14 @@ from trimaran.report.campaign import Campaign, Row
 from trimaran.report.figures.figure import GREY, MEASURED, PREDICTED, Figure, plot
 from trimaran.spec import Job
 
-APART = 1.4
+TICK_RATIO = 1.4  # between labelled ticks of a logarithmic axis
 
 
 def nodes(campaign: Campaign) -> Figure | None:
     job = campaign.job
     if job is None:
         return None
-    replicas, rate = _scaled(job)
+    replicas, rate = _throughput(job)
     if len(replicas) < 2:
         return None
     per_node = job.cluster.devices_per_node
@@ -27,9 +27,7 @@ def nodes(campaign: Campaign) -> Figure | None:
     measured = _measured(campaign.rows, job)
     ideal = rate[0] / counts[0] * counts
     traces = [
-        go.Scatter(
-            name="as if more nodes cost nothing", x=counts, y=ideal, mode="lines", line={"color": GREY, "dash": "dot"}
-        ),
+        go.Scatter(name="linear scaling", x=counts, y=ideal, mode="lines", line={"color": GREY, "dash": "dot"}),
         go.Scatter(name="predicted", x=counts, y=rate, mode="lines+markers", line={"color": PREDICTED}),
     ]
     if measured:
@@ -51,7 +49,7 @@ def nodes(campaign: Campaign) -> Figure | None:
         f" {job.layout.micro_batch} and the global batch of {job.batch.size}, and changes dp.",
         plot=plot(
             traces,
-            xaxis={"title": f"nodes of {per_node}", "type": "log", "tickvals": _apart(counts), "tickformat": "~g"},
+            xaxis={"title": f"nodes of {per_node}", "type": "log", "tickvals": _ticks(counts), "tickformat": "~g"},
             yaxis={"title": "tokens per second", "type": "log", "dtick": "D2", "tickformat": "~s"},
         ),
         header=("kind", "nodes", "tokens_per_second", "layout"),
@@ -65,19 +63,19 @@ def nodes(campaign: Campaign) -> Figure | None:
     )
 
 
-def _apart(counts: Any) -> list[float]:
-    """Those with room for their names on a logarithmic axis."""
+def _ticks(counts: Any) -> list[float]:
+    """Those with room for a label."""
     kept: list[float] = []
     for count in counts:
-        if not kept or count >= APART * kept[-1]:
+        if not kept or count >= TICK_RATIO * kept[-1]:
             kept.append(float(count))
     return kept
 
 
-def _scaled(job: Job) -> tuple[Any, Any]:
-    """Replicas that the batch divides into, a quarter to eight times those of the job; and their tokens per second."""
-    rounds = job.batch.size // job.layout.micro_batch
-    tried = np.array([dp for dp in range(1, rounds + 1) if rounds % dp == 0])
+def _throughput(job: Job) -> tuple[Any, Any]:
+    """Values of dp that divide the batch, a quarter to eight times the job's; and their predicted tokens per second."""
+    micro_batches = job.batch.size // job.layout.micro_batch
+    tried = np.array([dp for dp in range(1, micro_batches + 1) if micro_batches % dp == 0])
     tried = tried[(tried * 4 >= job.layout.dp) & (tried <= 8 * job.layout.dp)]
     columns = replace(of_jobs([job]), dp=tried.astype(float))
     seconds = np.broadcast_to(predict(columns, job.cluster, job.trainer).seconds, tried.shape)
@@ -85,7 +83,7 @@ def _scaled(job: Job) -> tuple[Any, Any]:
 
 
 def _measured(rows: tuple[Row, ...], job: Job) -> list[tuple[float, float, str]]:
-    """Of the same model."""
+    """Nodes, tokens per second and label of the trials of the same model."""
     found = []
     for row in rows:
         setup = row.trial.setup

@@ -1,4 +1,4 @@
-"""The pipeline of the fastest layout: when each stage works on which micro batch, and when it waits."""
+"""The pipeline of the fastest layout: when each stage runs which micro batch, and when it idles."""
 
 import plotly.graph_objects as go
 
@@ -9,16 +9,16 @@ from trimaran.report.figures.figure import BLUE, GREEN, ORANGE, Figure, plot
 
 COLOURS = {"forward": BLUE, "backward": GREEN, "weights": ORANGE}
 MEANING = {"forward": "forward", "backward": "backward", "weights": "weight gradients"}
-NUMBERED = 160  # spans up to which each is told by its number
-MOST = 24  # micro batches drawn
+NUMBERED = 160  # most spans for which each shows its micro batch
+MOST = 24  # micro batches drawn, and stages drawn tall
 
 
 def timeline(campaign: Campaign) -> Figure | None:
     job = campaign.job
     if job is None or job.layout.pp == 1:
         return None
-    made = explained(job)
-    spans, drawn = made.pipeline(min(job.layout.pp + 4, MOST))
+    breakdown = explained(job)
+    spans, drawn = breakdown.pipeline(min(job.layout.pp + 4, MOST))
     traces = []
     for kind, colour in COLOURS.items():
         some = [span for span in spans if span.work.pass_ == kind]
@@ -46,8 +46,8 @@ def timeline(campaign: Campaign) -> Figure | None:
     return Figure(
         name="timeline",
         title="The pipeline of the fastest layout",
-        caption=f"{job.layout.schedule}, {drawn} of {job.micro_batches} micro batches. Empty: the stage waits,"
-        f" {idle_share(spans, job.layout.pp):.0%} of the time drawn and {made.bubble:.1%} of the whole step.",
+        caption=f"{job.layout.schedule}, {drawn} of {job.micro_batches} micro batches. Empty: the stage idles,"
+        f" {idle_share(spans, job.layout.pp):.0%} of the drawn time and {breakdown.bubble:.1%} of the whole step.",
         plot=plot(
             traces,
             height=140 + (26 if job.layout.pp <= MOST else 16) * job.layout.pp,
