@@ -13,13 +13,12 @@ from torch import Tensor
 
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
-from trimaran.cost import engine_memory
 from trimaran.cost.tensors import stage_tensors
 from trimaran.engine.model.init_weights import init_tensor_
 from trimaran.engine.model.loss import linear_cross_entropy
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
-from trimaran.spec import Layout, Model
+from trimaran.spec import Layout, Model, own_engine
 
 ALONE = TensorAxis()
 
@@ -130,7 +129,7 @@ def test_value_and_gradients_equal_pytorchs_in_any_number_of_chunks(
     """A chunk has 128 tokens at least, so the smallest setting makes up to four."""
     given_case = case(tokens, hidden, vocab, vocab + extra, seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_memory, "CHUNK_LOGITS", chunk_logits)
+        patch.setattr(own_engine, "CHUNK_LOGITS", chunk_logits)
         found = engine(given_case, scale=3.0)
     assert_equal(found, reference(given_case, scale=3.0))
 
@@ -174,11 +173,11 @@ def test_cut_over_tensor_ranks_it_equals_the_whole(pool: Pool, name: str) -> Non
 
 
 def one_rank(rank: int, given_case: Case, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
-    engine_memory.CHUNK_LOGITS = 1  # three chunks; this process serves other tests, so it is put back
+    own_engine.CHUNK_LOGITS = 1  # three chunks; this process serves other tests, so it is put back
     try:
         return engine(given_case, 2.0, TensorAxis(ranks, rank, dist.group.WORLD))
     finally:
-        engine_memory.CHUNK_LOGITS = 2**27
+        own_engine.CHUNK_LOGITS = 2**27
 
 
 @pytest.mark.parametrize("vocab", [100, 200])

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from trimaran.cost.columns import Columns
+from trimaran.cost.columns import SCHEDULE, Columns
 from trimaran.spec import Cluster, TrainerProfile
+from trimaran.spec.own_engine import layers_compile
 
 
 def is_compiled(c: Columns, cluster: Cluster, trainer: TrainerProfile) -> Any:
-    """As in engine.kernels.compile."""
-    return (trainer.compiles and cluster.device.is_gpu) & (c.tp == 1) & ((c.pp == 1) | (c.schedule != 3))
+    zero_bubble = c.schedule == SCHEDULE["zero-bubble"]
+    return (trainer.compiles and cluster.device.is_gpu) & layers_compile(c.tp, c.pp, zero_bubble)

@@ -12,10 +12,10 @@ import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
 from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
+from trimaran.spec.own_engine import loss_chunk_tokens
 
 FP32 = 4
 PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
-CHUNK_LOGITS = 2**27  # made at once: half a GiB in fp32, enough for full-speed products, small beside a model
 LIBRARY_BYTES = 2**27  # on a GPU: what cuBLAS and cuDNN take for themselves; seen on an H200
 
 
@@ -272,16 +272,11 @@ def bias_bytes(c: Columns) -> Any:
     return c.bias_heads / c.tp * c.seq**2 * COMPUTE_BYTES[c.precision]
 
 
-def chunk_tokens(rows: Any) -> Any:
-    """Tokens whose logits engine.model.loss makes at once, for so many rows of the vocabulary."""
-    return np.maximum(128, CHUNK_LOGITS // rows // 128 * 128)
-
-
 def loss_bytes(c: Columns, compiled: Any) -> Any:
     """Logits of one chunk of tokens, and the gradients that the loss makes at once. Compiled, it needs no fp32 ones."""
     compute = COMPUTE_BYTES[c.precision]
     rows = c.vocab_rows / c.tp
-    chunk = chunk_tokens(rows)
+    chunk = loss_chunk_tokens(rows)
     logits = np.minimum(chunk, c.tokens) * rows
     matrix = rows * c.hidden
     summed = np.where(chunk < c.tokens, matrix * FP32, 0.0)

@@ -18,7 +18,6 @@ from trimaran.spec import Cluster, TrainerProfile
 GIB = 2**30
 LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
 FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
-PAGE_MIB = 12  # our trainer's on a GPU: the smallest that PyTorch (over 10) and CUDA (even ones) allow
 # Lost in such pages that are partly used; benchmarks/gpu_pages.py weighs it. Most where an update needs whole tensors
 # for a moment: seen of 8-bit Adam, and taken to be so of the plain one.
 PAGES_BYTES = {"adam": 200 * 2**20, "fused-adam": 130 * 2**20, "adam-8bit": 200 * 2**20}

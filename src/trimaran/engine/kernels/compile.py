@@ -7,13 +7,12 @@ import torch
 
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.world import World
+from trimaran.spec.own_engine import layers_compile
 
 
 def can_compile(world: World) -> bool:
-    """Tensor ranks run collectives inside a layer, and a zero-bubble schedule splits a layer's backward pass: neither
-    works compiled."""
     layout = world.layout
-    return world.device.type == "cuda" and layout.tp == 1 and (layout.pp == 1 or layout.schedule != "zero-bubble")
+    return world.device.type == "cuda" and bool(layers_compile(layout.tp, layout.pp, layout.schedule == "zero-bubble"))
 
 
 def compile_layers(stage: Stage, **options: Any) -> None:

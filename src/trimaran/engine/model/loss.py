@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trimaran.cost.engine_memory import chunk_tokens
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
+from trimaran.spec.own_engine import loss_chunk_tokens
 
 
 def linear_cross_entropy(
@@ -36,7 +36,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=x.device)
         grad_x, grad_weight = torch.empty_like(x) if needs_grad else None, None
         compute = compiled_chunk_loss() if x.is_cuda and axis.size == 1 else chunk_loss
-        size = int(chunk_tokens(weight.shape[0]))
+        size = int(loss_chunk_tokens(weight.shape[0]))
         for begin in range(0, len(x), size):
             chunk = slice(begin, begin + size)
             partial, grad_logits = compute(x[chunk], weight, targets[chunk], token_weights[chunk].float(), vocab, axis)

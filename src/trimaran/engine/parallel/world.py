@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trimaran.cost.memory import PAGE_MIB
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Job, Layout
+from trimaran.spec.own_engine import PAGE_MIB
 
 ALLOCATOR = f"expandable_segments:True,large_segment_size_mb:{PAGE_MIB}"
 
