@@ -56,14 +56,14 @@ def test_three_axes_and_the_ranks_that_repeat() -> None:
     assert outcome.memory_gib == pytest.approx(1.34)  # what the validation took is not the training's
 
 
-def test_without_a_mesh_the_clock_between_the_steps_is_used() -> None:
+def test_without_a_mesh_the_time_between_the_stamps_of_the_steps_is_used() -> None:
     clocks = ["15:36:00,000", "15:36:20,000", "15:36:44,000", "15:37:10,000"]
     lines = [step(number, "3,123", clock=clock) for number, clock in zip((1, 11, 21, 31), clocks, strict=True)]
     (trial,) = read_torchtitan(lines, "titan.log").trials
     assert trial.outcome.seconds == pytest.approx(
         statistics.median([2.4, 2.6])
     )  # of 2.0, 2.4, 2.6 the first is warm-up
-    assert "clock" in trial.source.note
+    assert "the time between two steps" in trial.source.note
 
 
 def test_without_mesh_and_clock_the_time_is_unknown_and_said_to_be() -> None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from trimaran.processes.exit_codes import BAD_JOB, OUT_OF_MEMORY, RANK_FAILED
+from trimaran.processes.out_of_memory import is_out_of_memory
 from trimaran.spec import Mistake
 
-_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 _CONNECTION_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
 _TIMED_OUT = ("Timed out", "timed out", "timeout")
 
@@ -29,7 +29,7 @@ def failure_of(error: BaseException, rank: int) -> RankFailure:
         line = _first_line(text)
         if isinstance(cause, Mistake):
             return RankFailure(BAD_JOB, text)
-        if isinstance(cause, (MemoryError, torch.OutOfMemoryError)) or any(words in text for words in _OUT_OF_MEMORY):
+        if isinstance(cause, (MemoryError, torch.OutOfMemoryError)) or is_out_of_memory(text):
             return RankFailure(
                 OUT_OF_MEMORY, f"Rank {rank} is out of memory: {line or 'the system refused an allocation.'}"
             )

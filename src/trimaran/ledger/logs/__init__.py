@@ -1,7 +1,7 @@
-"""logs: what did a trainer print? Megatron-LM, Megatron-DeepSpeed and torchtitan logs, each run in them a Trial.
+"""logs: readers of Megatron-LM's, Megatron-DeepSpeed's and torchtitan's logs; each run in a log is a Trial.
 
-May import: spec, ledger.reading (never torch).
-Start reading: megatron.py (the largest format), then run.py (median, spread, warm-up) and failure.py (why it ended).
+Start reading: megatron.py (the largest format), then run.py (median, spread, warm-up) and failure.py (how it ended).
+The argument dump and Megatron's flags are parsed by `export`.
 """
 
 from trimaran.ledger.logs.megatron import is_megatron, read_megatron

@@ -1,14 +1,15 @@
-"""Failure: why a run ended, read from the words of PyTorch, torchrun and SLURM; words inside a path say nothing."""
+"""Why a run ended, from the messages of PyTorch, torchrun and SLURM; the same words inside a path do not count."""
 
 import re
 from dataclasses import dataclass
 
 from trimaran.ledger.logs.prefix import split_label
+from trimaran.processes.out_of_memory import WORDS, is_out_of_memory
 from trimaran.spec.trial import Status
 
 
 @dataclass(frozen=True)
-class Failure:
+class LoggedFailure:
     status: Status
     reason: str
     line: int
@@ -17,13 +18,6 @@ class Failure:
 
 _REASON_LENGTH = 400  # an allocator's message ends in a page of advice
 
-# The message begins the line or follows 'SomethingError: '; a folder of that name follows a slash, a title goes on.
-_OOM = re.compile(
-    r"(?:^|[:\]>-]\s+)(?:\w+ )?(?:error: )?out of memory(?=[.,;:!(]|\s*$| at | on | while | when )"
-    r"|(?<![\w/-])(?:[\w]+\.)*OutOfMemoryError(?=:|\(|\s*$)"
-    r"|\boom[-_]kill event"
-    r"|\btask [\d,-]+: Out Of Memory\s*$"
-)
 _HANG = re.compile(
     r"(?<!/)\b(?:watchdog caught collective operation timeout|watchdog got stuck|NCCL watchdog timeout"
     r"|NCCL operations have failed or timed out)",
@@ -33,17 +27,16 @@ _EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Fa
 _EXIT_CODE = re.compile(r"(?<![\w/])exitcode\s*:\s*-?[1-9]")
 _TRACEBACK = "Traceback (most recent call last)"
 # Cheap tests first: nearly every line of a log has none of these, and a regular expression costs ten times as much.
-_WORDS = ("ut of memory", "OutOfMemoryError", "oom", "Out Of Memory", "atchdog", "NCCL operations")
-_ALL_WORDS = (*_WORDS, _TRACEBACK, "exitcode", "CANCELLED")
+_ALL_WORDS = (*WORDS, "atchdog", "NCCL operations", _TRACEBACK, "exitcode", "CANCELLED")
 
 
 class FailureWatch:
-    """Looks at every line that is not a measurement. Keeps which ranks are in the middle of a traceback."""
+    """Sees every line that is not a measurement. Knows which ranks are in the middle of a traceback."""
 
     def __init__(self) -> None:
         self._in_traceback: set[str] = set()
 
-    def look(self, text: str, line: int) -> Failure | None:
+    def look(self, text: str, line: int) -> LoggedFailure | None:
         if not self._in_traceback and not any(word in text for word in _ALL_WORDS):
             return None
         label, body = split_label(text.rstrip())
@@ -51,12 +44,10 @@ class FailureWatch:
         if found is None:
             return None
         status, strength = found
-        return Failure(status, body.strip()[:_REASON_LENGTH], line, strength)
+        return LoggedFailure(status, body.strip()[:_REASON_LENGTH], line, strength)
 
     def _resources(self, body: str) -> tuple[Status, int] | None:
-        if not any(word in body for word in _WORDS):
-            return None
-        if _OOM.search(body):
+        if is_out_of_memory(body):
             return "oom", 3
         return ("hang", 2) if _HANG.search(body) else None
 
@@ -72,6 +63,6 @@ class FailureWatch:
         return ("fail", 1) if _EXIT_CODE.search(body) else None
 
 
-def stronger(known: Failure | None, found: Failure) -> Failure:
+def stronger(known: LoggedFailure | None, found: LoggedFailure) -> LoggedFailure:
     """The one that explains the other; of equals the first, since the rest follow from it."""
     return found if known is None or found.strength > known.strength else known

@@ -1,7 +1,7 @@
-"""The fields of Megatron's iteration line: text between bars, found by name, since they come and go.
+"""The fields of Megatron's iteration line: text between bars, found by name, since versions and options differ.
 
-A million lines have seventeen million fields. So a line is read by the layout of an earlier one with as many fields,
-checked by name; and only a line that cannot be read is looked at again, slowly, for the reason.
+A million lines have seventeen million fields. So a line is read by the field positions of an earlier line
+with as many fields, checked by name; only a line that cannot be read is parsed again, slowly, for the reason.
 """
 
 import math
@@ -22,12 +22,12 @@ _LARGEST = 10**15  # beyond any count a log can hold, below what a column can
 _SLASHED = re.compile(r"(\d)/[\d.]+ *\|")
 
 
-# number, total, global batch, skipped, nan; seconds, TFLOPs, loss. 0, NaN and None stand for what is not printed.
+# iteration, total, global batch, skipped, nan; seconds, TFLOPs, loss. 0, NaN and None where it is not printed.
 Iteration = tuple[int, int, int, int, int, float, float, float | None]
 
 
 class _Counts(dict[str, int]):
-    """Counts by their text: all but the number of the iteration are the same on nearly every line."""
+    """A cache of parsed counts: all but the iteration are the same on nearly every line."""
 
     def __missing__(self, raw: str) -> int:
         value = int(raw) if raw else 0
@@ -37,8 +37,8 @@ class _Counts(dict[str, int]):
         return value
 
 
-class Layout:
-    """Where the fields of use stand between the bars."""
+class FieldPositions:
+    """Which of the parts between bars hold the fields that are used."""
 
     def __init__(self, parts: list[str]) -> None:
         places = {part[: part.find(":") + 1]: place for place, part in enumerate(parts)}
@@ -48,7 +48,7 @@ class Layout:
         self._missing = [name for names, name in zip(_WANTED, found, strict=True) if not name for name in names]
 
     def values(self, parts: list[str]) -> list[str] | None:
-        """The value of each wanted field, '' for one that is missing; None if the line has another layout."""
+        """The value of each wanted field, '' for one that is missing; None if its fields are at other positions."""
         values = []
         for place, name, length in self._slots:  # a missing field is '' of the '' after the last bar
             part = parts[place]
@@ -64,11 +64,11 @@ class Layout:
 
 class IterationParser:
     def __init__(self) -> None:
-        self._layouts: dict[int, Layout] = {}
+        self._positions: dict[int, FieldPositions] = {}
         self._counts = _Counts()
 
     def parse(self, text: str) -> Iteration:
-        """A line from 'iteration ' to its last bar; a ValueError says in words why it cannot be used."""
+        """A line from 'iteration ' to its last bar; the message of a ValueError says why it cannot be used."""
         try:
             return self._parse(text)
         except ValueError:
@@ -81,15 +81,15 @@ class IterationParser:
 
     def _parse(self, text: str) -> Iteration:
         parts = text.split("|")
-        layout = self._layouts.get(len(parts))
-        values = layout.values(parts) if layout and layout.is_complete_for(text) else None
-        if layout is None or values is None:
-            layout = self._layouts[len(parts)] = Layout(parts)
-            values = layout.values(parts) or []
+        positions = self._positions.get(len(parts))
+        values = positions.values(parts) if positions and positions.is_complete_for(text) else None
+        if positions is None or values is None:
+            positions = self._positions[len(parts)] = FieldPositions(parts)
+            values = positions.values(parts) or []
         time, size, loss, skipped, nan, tflops = values
         head, _, total = parts[0][len("iteration ") :].partition("/")
         number = int(head)
-        seconds = float(time) / layout.scale
+        seconds = float(time) / positions.scale
         throughput = float(tflops) if tflops else math.nan
         if not (0 <= number < _LARGEST and 0.0 < seconds < math.inf):
             raise ValueError
@@ -101,7 +101,7 @@ class IterationParser:
 
 
 def _field(text: str, name: str) -> str:
-    """What stands between the name and the next bar, '' without such a field."""
+    """The text between the name and the next bar, '' without such a field."""
     begin = text.find("|" + name)
     if begin < 0:
         return ""
@@ -151,7 +151,7 @@ def _number(raw: str) -> float:
 
 
 def tokens_per_sample(first: str, last: str) -> int | None:
-    """The sequence length: tokens over samples consumed between two lines, or since the start where there is one."""
+    """The sequence length: tokens per sample consumed between two lines, or since the start if there is only one."""
     consumed = []
     for text in (first, last):
         pair = [_field(text, name) for name in (" consumed samples:", " consumed tokens:")]

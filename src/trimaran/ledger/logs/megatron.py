@@ -1,20 +1,19 @@
 """The reader of Megatron-LM's and Megatron-DeepSpeed's logs: an iteration per line, fields between bars.
 
-Ranks print over each other, jobs are killed in the middle of a line, one file holds several starts. A line counts
-only when it is whole, once, and for the run it belongs to; whatever cannot be used is listed with the reason.
+Ranks print over each other, jobs are killed in the middle of a line, one file holds several runs. A line counts
+only when it is complete, once, and for the run it belongs to; whatever cannot be used is listed with the reason.
 """
 
 import math
 import re
 from collections.abc import Iterable
 
+from trimaran.export.argument_dump import parse_argument
 from trimaran.ledger.logs import fields
-from trimaran.ledger.logs.arguments import KNOWN, argument, remarks_of, setup_of
+from trimaran.ledger.logs.arguments import KNOWN, remarks_of, setup_of
 from trimaran.ledger.logs.fields import ELAPSED, IterationParser
-from trimaran.ledger.logs.memory import Memory
 from trimaran.ledger.logs.prefix import date_of, label_of, split_label, without_colour
-from trimaran.ledger.logs.reader import LogReader
-from trimaran.ledger.logs.run import Run, trial_of
+from trimaran.ledger.logs.run import LoggedRun, LogReader, PeakMemory, trial_of
 from trimaran.ledger.reading import Reading
 from trimaran.spec import Trial
 
@@ -24,7 +23,7 @@ _DUMP = re.compile(r"\b(?:tensor_model_parallel_size|hidden_size|micro_batch_siz
 _MEMORY = re.compile(r"\[Rank (\d{1,9})\] \(after (\d{1,12}) iterations\) memory \(MB\)")
 _RESERVED = re.compile(r"\| max reserved: *(\d+(?:\.\d+)?)")
 _PADDED = re.compile(r"padded vocab .*\(new size: (\d+)\)")
-_DEEPSPEED_SIGNS = ("| consumed tokens:", "| samples per second:", "| TFLOPs:")
+_DEEPSPEED_FIELDS = ("| consumed tokens:", "| samples per second:", "| TFLOPs:")
 
 
 def is_megatron(head: str) -> bool:
@@ -40,7 +39,7 @@ class _MegatronReader(LogReader):
         super().__init__(file)
         self._arguments: dict[int, dict[str, str]] = {}  # by the run's ordinal
         self._dumping = False
-        self._next_memory = Memory()  # of a run that has reported memory, but no iteration yet
+        self._next_memory = PeakMemory()  # of a run that has reported memory, but no iteration yet
         self._parser = IterationParser()
 
     def read(self, lines: Iterable[str]) -> Reading:
@@ -64,7 +63,7 @@ class _MegatronReader(LogReader):
             self._refuse(at, text, "the line is cut before its time")
         elif "memory (MB)" in text and not text.endswith(".0"):  # reserved blocks are whole megabytes
             self._refuse(at, text, "the line is cut in its memory")
-        elif argument(split_label(text)[1]) is None:
+        elif parse_argument(split_label(text)[1]) is None:
             self._take_other(at, line)
 
     # --- lines with an iteration
@@ -79,7 +78,7 @@ class _MegatronReader(LogReader):
             self._take_pieces(at, text)
 
     def _take_pieces(self, at: int, text: str) -> None:
-        """A line that several ranks wrote, or that is cut: every iteration in it that is whole."""
+        """A line that several ranks wrote, or that is cut: every complete iteration in it."""
         heads = [head.start() for head in _HEAD.finditer(text)]
         if not heads:
             self._refuse(at, text, "it has a time per iteration, but not which iteration")
@@ -123,7 +122,7 @@ class _MegatronReader(LogReader):
             run.skipped = (run.skipped or 0) + skipped
             run.nan = (run.nan or 0) + nan
 
-    def _run_of(self, at: int, iteration: int, total: int, prefix: str, text: str) -> Run | None:
+    def _run_of(self, at: int, iteration: int, total: int, prefix: str, text: str) -> LoggedRun | None:
         """The run an iteration belongs to; None when another rank has printed it before."""
         run = self._runs[-1] if self._runs else None
         if run is not None and run.numbers and total == run.total:
@@ -140,11 +139,11 @@ class _MegatronReader(LogReader):
         run.nan = 0 if "nan iterations:" in text else None
         return run
 
-    def _new_run(self, at: int) -> Run:
-        run = Run(ordinal=len(self._runs) + 1, line=at, memory=self._next_memory)
+    def _new_run(self, at: int) -> LoggedRun:
+        run = LoggedRun(ordinal=len(self._runs) + 1, line=at, memory=self._next_memory)
         self._runs.append(run)
         self._arguments[run.ordinal] = {}
-        self._next_memory = Memory()
+        self._next_memory = PeakMemory()
         return run
 
     # --- all other lines
@@ -173,20 +172,20 @@ class _MegatronReader(LogReader):
             elif mib > 0:  # 0 is printed where the device is not PyTorch's own
                 self._memory_of(int(head[1]), int(head[2]), mib).add(int(head[1]), int(head[2]), mib)
 
-    def _memory_of(self, rank: int, after: int, mib: float) -> Memory:
+    def _memory_of(self, rank: int, after: int, mib: float) -> PeakMemory:
         if not self._runs or self._runs[-1].memory.is_of_another_run(rank, after, mib):
             return self._next_memory
         return self._runs[-1].memory
 
     def _is_argument(self, at: int, line: str) -> bool:
-        """Takes a line of the dump. Paths stand in its values: it is not searched for failures."""
+        """Reads a line of the dump. Its values may be paths, so it is not searched for failures."""
         if "- arguments -" in line:
             self._dumping = False
             self._run_of_arguments(at)
             self._dumping = True
         elif " end of arguments -" in line:
             self._dumping = False
-        elif found := argument(split_label(line)[1]):
+        elif found := parse_argument(split_label(line)[1]):
             if found[0] in KNOWN:
                 self._run_of_arguments(at)[found[0]] = found[1]
         else:
@@ -194,15 +193,15 @@ class _MegatronReader(LogReader):
         return True
 
     def _take_vocabulary(self, line: str) -> None:
-        """Printed after the dump, which knows only the tokenizer's own size, or none."""
+        """Printed after the dump, which has only the tokenizer's own size, or none."""
         padded = _PADDED.search(line)
         if padded and self._runs and not self._runs[-1].numbers:
             self._arguments[self._runs[-1].ordinal]["padded_vocab_size"] = padded[1]
 
     def _run_of_arguments(self, at: int) -> dict[str, str]:
-        """A dump begins a new run, unless nothing has happened since the last one. Other ranks may write into it."""
+        """A dump begins a new run, unless the last run has no outcome yet. Other ranks may write into the dump."""
         run = self._runs[-1] if self._runs else None
-        if run is None or run.numbers or (run.happened and not self._dumping):
+        if run is None or run.numbers or (run.has_outcome and not self._dumping):
             run = self._new_run(at)
         return self._arguments[run.ordinal]
 
@@ -211,13 +210,13 @@ class _MegatronReader(LogReader):
     def _trials(self) -> tuple[Trial, ...]:
         if self._runs:
             self._runs[-1].memory.join(self._next_memory)
-        told = self._told_runs("arguments", "arguments without an iteration and without a failure after them")
-        return tuple(self._trial(run, several=len(told) > 1) for run in told)
+        finished = self._finished_runs("arguments", "arguments without an iteration and without a failure after them")
+        return tuple(self._trial(run, several=len(finished) > 1) for run in finished)
 
-    def _trial(self, run: Run, several: bool) -> Trial:
+    def _trial(self, run: LoggedRun, several: bool) -> Trial:
         arguments = self._arguments[run.ordinal]
         run.notes += remarks_of(arguments)
-        deepspeed = "deepspeed" in arguments or any(sign in run.text for sign in _DEEPSPEED_SIGNS)
+        deepspeed = "deepspeed" in arguments or any(name in run.text for name in _DEEPSPEED_FIELDS)
         framework = arguments.get("framework") or ("megatron-deepspeed" if deepspeed else "megatron-lm")
         setup = setup_of(arguments).replace(framework=framework)
         if setup.seq_len is None and run.text and not run.varying_length:
@@ -227,7 +226,7 @@ class _MegatronReader(LogReader):
         return trial_of(run, self._file, setup, None if framework == "megatron-deepspeed" else "model", several)
 
 
-def _is_repeated(run: Run, iteration: int, label: str, text: str) -> bool:
+def _is_repeated(run: LoggedRun, iteration: int, label: str, text: str) -> bool:
     """Whether another rank has printed this. A rank does not repeat itself: that is a new start."""
     if label and label == run.label:
         return False

@@ -1,4 +1,4 @@
-"""What torchtitan prints before its first step: device, mesh, model, batch. And the Setup that follows from it."""
+"""What torchtitan prints before its first step (device, mesh, model, batch), and the Setup that follows from it."""
 
 import math
 import re
@@ -24,6 +24,7 @@ _PATTERNS = {
     "sharding": re.compile(r"Applied (FSDP|HSDP|DDP)\b"),
     "float8": re.compile(r"Swapped to (Float8)Linear"),
 }
+# Nearly every line has none of these, and a pattern costs ten times as much.
 _WORDS = (
     "Starting job",
     "capacity: ",
@@ -38,7 +39,7 @@ _WORDS = (
 
 
 def fact(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The name and the words of what a line tells, if it tells anything."""
+    """The name of a fact and its values, if the line states one."""
     if any(word in text for word in _WORDS):
         for name, pattern in _PATTERNS.items():
             if found := pattern.search(text):
@@ -65,7 +66,7 @@ def setup_of(facts: Facts) -> Setup:
 
 
 def remarks_of(facts: Facts) -> list[str]:
-    """What a Setup has no field for, or what was concluded and not printed."""
+    """What a Setup has no field for, or what was inferred and not printed."""
     remarks = []
     context = _axes(facts).get("cp", 1)
     if context > 1:
@@ -97,7 +98,7 @@ def _degrees(axes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _batch(facts: Facts) -> dict[str, int | None]:
-    """With pipeline stages the local batch is cut further, into as many micro batches as the schedule names."""
+    """With a pipeline the local batch is split into as many micro batches as the schedule prints."""
     if "batch" not in facts:
         return {}
     local, size, length = (int(value) for value in facts["batch"])
@@ -124,7 +125,7 @@ def _shape(facts: Facts) -> dict[str, Any]:
 
 
 def _llama_ffn(numbers: Mapping[str, float]) -> int | None:
-    """Llama's own rule: two thirds of 4·dim, times a factor, up to a multiple."""
+    """Llama's rule: two thirds of 4·dim, times a factor, rounded up to a multiple."""
     if not numbers.get("dim") or not numbers.get("multiple_of"):
         return None
     width = int(int(2 * 4 * numbers["dim"] / 3) * numbers.get("ffn_dim_multiplier", 1.0))

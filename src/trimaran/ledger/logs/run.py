@@ -1,4 +1,4 @@
-"""Run: the iterations of one run in a log, in columns, and the Trial they add up to."""
+"""What readers of all logs share: the runs of a file, their iterations in columns, and the Trial they add up to."""
 
 import math
 from array import array
@@ -9,9 +9,8 @@ from pathlib import PurePath
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.ledger.logs.failure import Failure
-from trimaran.ledger.logs.memory import Memory
-from trimaran.ledger.reading import trial_id
+from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure, stronger
+from trimaran.ledger.reading import Unread, trial_id
 from trimaran.spec import Outcome, Setup, Source, Trial
 
 
@@ -20,8 +19,46 @@ def warmup_of(iterations: int) -> int:
     return 0 if iterations <= 1 else min(5, max(1, iterations // 5))
 
 
+_MIB_PER_GIB = 1024.0
+_TEXT_LENGTH = 300  # of an unusable line that is shown
+
+
+@dataclass
+class PeakMemory:
+    """The peak of each rank in MiB: what Megatron prints as 'MB' is bytes / 1024²."""
+
+    peaks: dict[int, float] = field(default_factory=dict)
+    after: dict[int, int] = field(default_factory=dict)
+
+    def add(self, rank: int, after: int, mib: float) -> None:
+        self.peaks[rank] = max(mib, self.peaks.get(rank, 0.0))
+        self.after[rank] = after
+
+    def is_of_another_run(self, rank: int, after: int, mib: float) -> bool:
+        """A rank reports ever later iterations: an earlier one means that it was started again."""
+        known = self.after.get(rank)
+        return known is not None and (after < known or (after == known and mib != self.peaks[rank]))
+
+    def join(self, other: "PeakMemory") -> None:
+        for rank, mib in other.peaks.items():
+            self.add(rank, other.after[rank], mib)
+
+    def peak_gib(self) -> float | None:
+        return max(self.peaks.values()) / _MIB_PER_GIB if self.peaks else None
+
+    def by_stage_gib(self, devices: int | None, pp: int | None) -> tuple[float, ...]:
+        """Pipeline stages are the slowest axis of Megatron's rank order; empty unless every stage reported."""
+        if not devices or not pp or devices % pp:
+            return ()
+        stages: dict[int, float] = {}
+        for rank, mib in self.peaks.items():
+            stage = rank // (devices // pp)
+            stages[stage] = max(mib / _MIB_PER_GIB, stages.get(stage, 0.0))
+        return tuple(gib for _, gib in sorted(stages.items())) if len(stages) == pp and max(stages) < pp else ()
+
+
 @dataclass(frozen=True)
-class Measured:
+class StepTiming:
     """Median and spread of the iterations after warm-up."""
 
     iterations: int
@@ -35,7 +72,7 @@ class Measured:
 
 
 @dataclass
-class Run:
+class LoggedRun:
     """Columns, not objects: a log can hold a million iterations. NaN and 0 stand for what a line did not print."""
 
     ordinal: int
@@ -53,22 +90,22 @@ class Run:
     skipped: int | None = None
     nan: int | None = None
     loss: float | None = None
-    memory: Memory = field(default_factory=Memory)
-    failure: Failure | None = None
+    memory: PeakMemory = field(default_factory=PeakMemory)
+    failure: LoggedFailure | None = None
     finished: bool = False
     varying_length: bool = False  # a curriculum lengthens the sequences: tokens per iteration are not known
     notes: list[str] = field(default_factory=list)
 
     @property
-    def happened(self) -> bool:
-        """Whether there is anything to tell; arguments alone are not an outcome."""
+    def has_outcome(self) -> bool:
+        """Whether there is anything to report; arguments alone are not an outcome."""
         return bool(self.numbers) or self.failure is not None
 
     def begin(self, line: int, text: str, label: str, date: str, total: int) -> None:
         self.line, self.text, self.label, self.date, self.total = line, text, label, date, total
 
     def add(self, number: int, seconds: float, batch: int, tflops: float, text: str) -> None:
-        """A new iteration also means that whatever went wrong before it was survived."""
+        """A new iteration also means that the run survived whatever went wrong before it."""
         self.numbers.append(number)
         self.seconds.append(seconds)
         self.batch.append(batch)
@@ -79,11 +116,11 @@ class Run:
         self.finished = False
 
     def has_printed(self, number: int, text: str) -> bool:
-        """Whether this very text was counted; numbers rise within a run, so it is found by halving."""
+        """Whether this very text was counted; numbers increase within a run, so by binary search."""
         at = bisect_left(self.numbers, number)
         return at < len(self.numbers) and self.numbers[at] == number and self.prints[at] == hash(text)
 
-    def measured(self) -> Measured:
+    def timing(self) -> StepTiming:
         batches = np.array(self.batch, dtype=np.int64)
         changes = np.flatnonzero(np.diff(batches))
         start = int(changes[-1]) + 1 if len(changes) else 0
@@ -100,9 +137,9 @@ class Run:
         notes = tuple(_notes(batches, start, len(used), self.interval()))
         median = _median(tflops[skip:])
         if not timed.any():
-            return Measured(len(used), skip, batch, tflops=median, notes=notes)
+            return StepTiming(len(used), skip, batch, tflops=median, notes=notes)
         low, high = (float(quartile) for quartile in np.quantile(used, (0.25, 0.75)))
-        return Measured(len(used), skip, batch, float(np.median(used)), low, high, median, notes)
+        return StepTiming(len(used), skip, batch, float(np.median(used)), low, high, median, notes)
 
     def interval(self) -> int:
         """Iterations per printed line: each line then is already a mean of so many."""
@@ -121,7 +158,7 @@ def _notes(batches: npt.NDArray[np.int64], start: int, used: int, interval: int)
     if start:
         notes.append(
             f"The global batch size changed from {batches[0]} to {batches[-1]}; "
-            f"only the {len(batches) - start} iterations at {batches[-1]} are measured."
+            f"only the {len(batches) - start} iterations at {batches[-1]} are timing."
         )
     if used == 1:
         notes.append("A single iteration, not a median.")
@@ -130,15 +167,15 @@ def _notes(batches: npt.NDArray[np.int64], start: int, used: int, interval: int)
     return notes
 
 
-def trial_of(run: Run, file: str, setup: Setup, formula: str | None, several: bool) -> Trial:
+def trial_of(run: LoggedRun, file: str, setup: Setup, formula: str | None, several: bool) -> Trial:
     """Named by the file, the place of the run in it and its first iteration: a log that has grown keeps its trials."""
     name = PurePath(file).name.removesuffix(".gz")
-    measured = run.measured() if run.numbers else None
+    timing = run.timing() if run.numbers else None
     failure = run.failure
-    if measured and measured.batch:
-        setup = setup.replace(gbs=measured.batch)
-    outcome = _outcome(run, measured, setup, formula)
-    notes = [*(measured.notes if measured else ()), *run.notes]
+    if timing and timing.batch:
+        setup = setup.replace(gbs=timing.batch)
+    outcome = _outcome(run, timing, setup, formula)
+    notes = [*(timing.notes if timing else ()), *run.notes]
     if run.loss is not None and not math.isfinite(run.loss):
         notes.append("The last printed loss is not a finite number.")
     return Trial(
@@ -156,28 +193,51 @@ def trial_of(run: Run, file: str, setup: Setup, formula: str | None, several: bo
     )
 
 
-def _outcome(run: Run, measured: Measured | None, setup: Setup, formula: str | None) -> Outcome:
+def _outcome(run: LoggedRun, timing: StepTiming | None, setup: Setup, formula: str | None) -> Outcome:
     status = run.failure.status if run.failure else "ok"
     reason = run.failure.reason if run.failure else ""
     memory = run.memory.peak_gib()
     stages = run.memory.by_stage_gib(setup.devices, setup.pp)
-    if measured is None:
+    if timing is None:
         return Outcome(status=status, reason=reason, memory_gib=memory, memory_by_stage_gib=stages)
     tokens = setup.gbs * setup.seq_len if setup.gbs and setup.seq_len and not run.varying_length else None
     return Outcome(
         status=status,
         reason=reason,
-        seconds=measured.seconds,
-        seconds_low=measured.seconds_low,
-        seconds_high=measured.seconds_high,
-        iterations=measured.iterations,
-        warmup=measured.warmup,
+        seconds=timing.seconds,
+        seconds_low=timing.seconds_low,
+        seconds_high=timing.seconds_high,
+        iterations=timing.iterations,
+        warmup=timing.warmup,
         memory_gib=memory,
         memory_by_stage_gib=stages,
-        tokens_per_second=tokens / measured.seconds if tokens and measured.seconds else None,
-        tflops=measured.tflops,
-        tflops_formula=formula if measured.tflops is not None else None,
+        tokens_per_second=tokens / timing.seconds if tokens and timing.seconds else None,
+        tflops=timing.tflops,
+        tflops_formula=formula if timing.tflops is not None else None,
         last_loss=run.loss if run.loss is not None and math.isfinite(run.loss) else None,
         skipped=run.skipped,
         nan=run.nan,
     )
+
+
+class LogReader:
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._runs: list[LoggedRun] = []
+        self._watch = FailureWatch()
+        self._unread: list[Unread] = []
+
+    def _look_for_failure(self, at: int, text: str) -> None:
+        failure = self._watch.look(text, at)
+        if failure and self._runs and not self._runs[-1].finished:
+            self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
+
+    def _refuse(self, at: int, text: str, why: str) -> None:
+        self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
+
+    def _finished_runs(self, start: str, why: str) -> list[LoggedRun]:
+        """Runs with an outcome; the start of every other run is listed as unread."""
+        for run in self._runs:
+            if not run.has_outcome:
+                self._refuse(run.line, start, why)
+        return [run for run in self._runs if run.has_outcome]

@@ -1,7 +1,7 @@
 """The reader of torchtitan's logs: a preamble that describes the job, then a line per step with tokens per second.
 
 torchtitan prints no time per step. Its tps is per device, so the time is global batch · sequence / (tps · devices)
-where the preamble tells these, and otherwise the clock between two steps.
+where the preamble states these, and otherwise the time between the stamps of two steps.
 """
 
 import math
@@ -11,8 +11,7 @@ from datetime import datetime
 
 from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
-from trimaran.ledger.logs.reader import LogReader
-from trimaran.ledger.logs.run import Run, trial_of
+from trimaran.ledger.logs.run import LoggedRun, LogReader, trial_of
 from trimaran.ledger.reading import Reading
 from trimaran.spec import Setup, Trial
 
@@ -40,7 +39,7 @@ class _TitanReader(LogReader):
     def __init__(self, file: str) -> None:
         super().__init__(file)
         self._facts: dict[int, Facts] = {}  # by the run's ordinal
-        self._told: set[tuple[str, str]] = set()  # which rank has told what, in this run
+        self._stated: set[tuple[str, str]] = set()  # facts by rank, in this run
         self._tokens: float | None = None  # per device and step, in this run
         self._clock: datetime | None = None  # of the last step
 
@@ -92,11 +91,11 @@ class _TitanReader(LogReader):
         if run is None:
             return
         run.add(step, self._seconds(run, step, rate, prefix), 0, tflops, text)
-        run.loss = loss if loss != -1 else None  # -1 stands for 'known on another pipeline stage'
+        run.loss = loss if loss != -1 else None  # -1: known on another pipeline stage
         if 0 < peak < math.inf:  # 0 is printed where the device is not PyTorch's own
             run.memory.add(0, step, peak * _MIB_PER_GIB)
 
-    def _seconds(self, run: Run, step: int, rate: float, prefix: str) -> float:
+    def _seconds(self, run: LoggedRun, step: int, rate: float, prefix: str) -> float:
         """NaN where neither the tokens of a step nor the time of the step before are known."""
         if self._tokens:
             return self._tokens / rate
@@ -106,8 +105,8 @@ class _TitanReader(LogReader):
         passed = (self._clock - before).total_seconds() / (step - run.numbers[-1])
         return passed if passed > 0 else math.nan
 
-    def _run_of(self, at: int, step: int, prefix: str, text: str) -> Run | None:
-        """The run a step belongs to; None when it is another rank's word for the same."""
+    def _run_of(self, at: int, step: int, prefix: str, text: str) -> LoggedRun | None:
+        """The run a step belongs to; None when another rank has printed it before."""
         label = split_label(prefix)[0]
         run = self._runs[-1] if self._runs else None
         if run is not None and run.numbers:
@@ -124,11 +123,11 @@ class _TitanReader(LogReader):
         self._tokens = _tokens_per_device(setup)
         return run
 
-    def _new_run(self, at: int) -> Run:
-        run = Run(ordinal=len(self._runs) + 1, line=at)
+    def _new_run(self, at: int) -> LoggedRun:
+        run = LoggedRun(ordinal=len(self._runs) + 1, line=at)
         self._runs.append(run)
         self._facts[run.ordinal] = {}
-        self._told, self._tokens, self._clock = set(), None, None
+        self._stated, self._tokens, self._clock = set(), None, None
         return run
 
     # --- all other lines
@@ -142,29 +141,29 @@ class _TitanReader(LogReader):
             self._look_for_failure(at, text)
 
     def _take_fact(self, at: int, label: str, name: str, words: tuple[str, ...]) -> None:
-        """A start told again by the same rank is a new run; what other ranks tell, they tell of the same one."""
+        """A preamble printed again by the same rank begins a new run; other ranks print about the same one."""
         run = self._runs[-1] if self._runs else None
         if run is not None and run.numbers and (label != run.label or name not in STARTS):
             return
-        if run is None or run.numbers or (run.happened and (name, label) in self._told):
+        if run is None or run.numbers or (run.has_outcome and (name, label) in self._stated):
             run = self._new_run(at)
-        self._told.add((name, label))
+        self._stated.add((name, label))
         self._facts[run.ordinal].setdefault(name, words)
 
     # --- the end
 
     def _trials(self) -> tuple[Trial, ...]:
-        told = self._told_runs("preamble", "a start without a step and without a failure after it")
-        return tuple(self._trial(run, several=len(told) > 1) for run in told)
+        finished = self._finished_runs("preamble", "a start without a step and without a failure after it")
+        return tuple(self._trial(run, several=len(finished) > 1) for run in finished)
 
-    def _trial(self, run: Run, several: bool) -> Trial:
+    def _trial(self, run: LoggedRun, several: bool) -> Trial:
         facts = self._facts[run.ordinal]
         setup = setup_of(facts)
         run.notes += remarks_of(facts)
         if run.numbers and not _tokens_per_device(setup):
             timed = any(math.isfinite(seconds) for seconds in run.seconds)
-            missing = "The log does not tell devices, batch and sequence length"
-            run.notes.append(f"{missing}: seconds are {'the clock between two steps' if timed else 'unknown'}.")
+            missing = "The log does not state devices, batch and sequence length"
+            run.notes.append(f"{missing}: seconds are {'the time between two steps' if timed else 'unknown'}.")
         return trial_of(run, self._file, setup, "6n-attention", several)
 
 

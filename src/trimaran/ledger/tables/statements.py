@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from trimaran.export.flags import ValueFlag
+from trimaran.export.megatron_flags import MODEL
+
 KEYS = {
     "NHIDDEN": "hidden",
     "NLAYERS": "layers",
@@ -23,11 +26,7 @@ KEYS = {
     "DP": "dp",
 }
 FLAGS = {
-    "num-layers": "layers",
-    "hidden-size": "hidden",
-    "ffn-hidden-size": "ffn_hidden",
-    "num-attention-heads": "heads",
-    "seq-length": "seq_len",
+    entry.flag.removeprefix("--"): entry.field.removeprefix("model.") for entry in MODEL if isinstance(entry, ValueFlag)
 }
 SHAPE = {"layers", "hidden"}
 ONLY_WITH_SHAPE = {"tp", "pp", "dp", "mbs"}  # elsewhere prose talks about layouts in general ("with DP=4 …")
