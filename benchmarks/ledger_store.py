@@ -14,7 +14,7 @@ from typing import Any
 
 from trimaran.ledger.reading import trial_id
 from trimaran.ledger.results import results
-from trimaran.ledger.store import Condition, Ledger
+from trimaran.ledger.store import Filter, Ledger
 from trimaran.spec import Outcome, Setup, Source, Trial
 
 INSERT_GOAL_SECONDS = 10.0
@@ -65,8 +65,8 @@ def trial(number: int, rng: random.Random) -> Trial:
     )
 
 
-def by(column: str, operator: str, value: str | float) -> Condition:
-    return Condition(column, operator, value)
+def by(column: str, operator: str, value: str | float) -> Filter:
+    return Filter(column, operator, value)
 
 
 TABLE = ("id", "size_label", "dp", "tp", "pp", "mbs", "gbs", "seconds", "memory_gib", "tflops", "status")

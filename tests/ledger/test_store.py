@@ -13,7 +13,7 @@ import trimaran
 from tests.ledger.trials import ids, trial, whole_job
 from trimaran.ledger.reading import Reading, Remark, Unread
 from trimaran.ledger.schema import COLUMNS, TEXT_COLUMNS
-from trimaran.ledger.store import Added, Condition, Group, Ledger
+from trimaran.ledger.store import Added, Filter, Group, Ledger
 from trimaran.spec import Job, Layout, Mistake, Outcome, Setup, Source, Trial
 
 # --- what goes in comes out
@@ -186,7 +186,7 @@ def test_text_that_is_not_unicode_gets_a_sentence(ledger: Ledger) -> None:
     with pytest.raises(Mistake, match=r"not valid Unicode.*; nothing was added"):
         ledger.add_reading(name, Reading((trial("a"),)))
     with pytest.raises(Mistake, match="not valid Unicode"):
-        ledger.count([Condition("source_file", "=", name)])
+        ledger.count([Filter("source_file", "=", name)])
     assert ledger.count() == 0
 
 
@@ -219,7 +219,7 @@ def test_trials_come_fastest_first_and_those_without_a_time_last(full: Ledger) -
     assert ids(full.trials()) == ["fast", "middle", "vague", "slow", "oom"]
     assert ids(full.trials(descending=True)) == ["slow", "vague", "middle", "fast", "oom"]
     assert ids(full.trials(order="tp", descending=True, limit=2)) == ["slow", "fast"]
-    assert ids(full.trials([Condition("pp", "<", 9)], order="seconds")) == ["fast", "middle", "slow", "oom"]
+    assert ids(full.trials([Filter("pp", "<", 9)], order="seconds")) == ["fast", "middle", "slow", "oom"]
 
 
 @pytest.mark.parametrize(
@@ -239,14 +239,14 @@ def test_trials_come_fastest_first_and_those_without_a_time_last(full: Ledger) -
     ],
 )
 def test_a_condition_selects(full: Ledger, column: str, operator: str, value: Any, found: set[str]) -> None:
-    where = [Condition(column, operator, value)]
+    where = [Filter(column, operator, value)]
     assert set(ids(full.trials(where))) == found
     assert {name for (name,) in full.rows(("id",), where)} == found
     assert full.count(where) == len(found)
 
 
 def test_conditions_add_up(full: Ledger) -> None:
-    assert ids(full.trials([Condition("tp", "=", 4), Condition("seconds", ">", 4)])) == ["middle"]
+    assert ids(full.trials([Filter("tp", "=", 4), Filter("seconds", ">", 4)])) == ["middle"]
 
 
 def test_groups_name_their_fastest_trial(full: Ledger) -> None:
@@ -257,7 +257,7 @@ def test_groups_name_their_fastest_trial(full: Ledger) -> None:
         Group((None, None), 1, 7.0, "vague", 7.0),
     ]
     assert full.groups(("tp", "pp")) == expected
-    assert full.groups(("tp", "pp"), [Condition("status", "=", "ok")]) == expected[1:]
+    assert full.groups(("tp", "pp"), [Filter("status", "=", "ok")]) == expected[1:]
 
 
 @pytest.mark.parametrize(
@@ -268,11 +268,11 @@ def test_groups_name_their_fastest_trial(full: Ledger) -> None:
         (lambda ledger: ledger.rows(("document",)), "no column"),
         (lambda ledger: ledger.rows(()), "at least one column"),
         (lambda ledger: ledger.groups(("hiden",)), "Did you mean 'hidden'"),
-        (lambda _: Condition("tpp", "=", 1), "Did you mean 'tp'"),
-        (lambda _: Condition("tp", "LIKE", 1), "'LIKE' does not compare; use one of = != < <= > >="),
-        (lambda _: Condition("tp", "<", None), "not < unknown"),
-        (lambda _: Condition("tp", "=", "four"), "tp is a number, which 'four' is not"),
-        (lambda _: Condition("seconds", "<", float("nan")), "seconds is a number"),
+        (lambda _: Filter("tpp", "=", 1), "Did you mean 'tp'"),
+        (lambda _: Filter("tp", "LIKE", 1), "'LIKE' does not compare; use one of = != < <= > >="),
+        (lambda _: Filter("tp", "<", None), "not < unknown"),
+        (lambda _: Filter("tp", "=", "four"), "tp is a number, which 'four' is not"),
+        (lambda _: Filter("seconds", "<", float("nan")), "seconds is a number"),
     ],
 )
 def test_a_question_that_makes_no_sense_gets_a_sentence(ledger: Ledger, ask: Any, says: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.ledger.store import Added, Condition, Ledger
+from trimaran.ledger.store import Added, Filter, Ledger
 from trimaran.spec import Mistake, Outcome, Setup, Source, Trial
 
 BATCH = 7  # trials per transaction
@@ -183,7 +183,7 @@ def test_a_full_disk_keeps_what_was_added_before(disk: Path) -> None:
     assert integrity(path) == "ok"
     with Ledger.read(path) as ledger:
         assert ledger.count() == number * BATCH
-        assert ledger.count([Condition("source_label", "=", f"batch {number}")]) == 0
+        assert ledger.count([Filter("source_label", "=", f"batch {number}")]) == 0
 
 
 def test_an_import_too_large_for_the_disk_leaves_the_file_as_it_was(disk: Path) -> None:

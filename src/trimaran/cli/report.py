@@ -77,7 +77,7 @@ def _asked(
     """The campaigns, the page's title, and where all comes from."""
     from datetime import UTC, datetime
 
-    from trimaran.ledger.results import condition
+    from trimaran.ledger.results import parse_filter
     from trimaran.ledger.store import Ledger, ledger_path
     from trimaran.report.gather import of_ledger, of_published, of_sweep
 
@@ -94,7 +94,7 @@ def _asked(
     with Ledger.read(path) as store:
         if sweep is not None:
             return of_sweep(sweep, store, tell), f"The sweep {sweep.name}", f"{at}, from {sweep} and {path}"
-        conditions = [condition(text) for text in where]
+        conditions = [parse_filter(text) for text in where]
         only = f", trials with {' '.join(where)}" if where else ""
         return of_ledger(store, conditions, tell), "What was measured", f"{at}, from {path}{only}"
 

@@ -9,7 +9,7 @@ from trimaran.cli.importing import LedgerOption
 
 if TYPE_CHECKING:
     from trimaran.ledger.results import Results
-    from trimaran.ledger.store import Condition, Ledger
+    from trimaran.ledger.store import Filter, Ledger
 
 
 def results(
@@ -29,21 +29,21 @@ def results(
 
     Example: `trimaran results size=181B status=ok --markdown`
     """
-    from trimaran.ledger.results import condition, to_csv
     from trimaran.ledger.results import markdown as to_markdown
+    from trimaran.ledger.results import parse_filter, to_csv
     from trimaran.ledger.results import results as find
     from trimaran.ledger.store import Ledger, ledger_path
     from trimaran.spec.files import write_text
 
-    conditions = [condition(text) for text in where or []]
+    filters = [parse_filter(text) for text in where or []]
     with Ledger.read(ledger_path(ledger)) as store:
         if by:
-            text = _groups(store, by, conditions, json)
+            text = _groups(store, by, filters, json)
         elif compare:
             text = _comparison(store, compare, json)
         else:
             complete = csv or json or output is not None
-            found = find(store, conditions, sort, descending, None if complete else limit)
+            found = find(store, filters, sort, descending, None if complete else limit)
             if json:
                 text = "[" + ",\n".join(trial.to_json() for trial in found.trials) + "]\n"
             else:
@@ -77,7 +77,7 @@ def _table(found: "Results") -> str:
     return table_text(title, header, rows, left=(0, 1, 2, 14, 15)) + "★ fastest of its model among these\n"
 
 
-def _groups(store: "Ledger", by: str, where: "list[Condition]", json: bool) -> str:
+def _groups(store: "Ledger", by: str, where: "list[Filter]", json: bool) -> str:
     from trimaran.cli.show import json_text, table_text
     from trimaran.ledger.results import SHORT, ranking, seconds_text
 
@@ -104,13 +104,13 @@ def _groups(store: "Ledger", by: str, where: "list[Condition]", json: bool) -> s
 
 def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
     from trimaran.cli.show import json_text, table_text
-    from trimaran.ledger.store import Condition
+    from trimaran.ledger.store import Filter
     from trimaran.spec import Mistake, Setup
 
     trials = []
     for given in ids:
         whole = store.get(given)
-        prefix = [Condition("id", ">=", given), Condition("id", "<", given + "\U0010ffff")]
+        prefix = [Filter("id", ">=", given), Filter("id", "<", given + "\U0010ffff")]
         found = [whole] if whole else store.trials(prefix)
         if len(found) != 1:
             what = "no trial" if not found else f"{len(found)} trials"

@@ -1,4 +1,4 @@
-"""Questions to the ledger's columns, as SQL. Names go into it as text, so only known ones are let through."""
+"""Queries on the ledger's columns as SQL. Column names go into it as text, so only known ones are let through."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _OPERATORS = {"=": "IS", "!=": "IS NOT", "<": "<", "<=": "<=", ">": ">", ">=": "
 
 
 @dataclass(frozen=True)
-class Condition:
+class Filter:
     """One column compared with one value, such as tp <= 8. A value of None means unknown."""
 
     column: str
@@ -22,7 +22,7 @@ class Condition:
     value: Value
 
     def __post_init__(self) -> None:
-        known((self.column,))
+        column_list((self.column,))
         if self.operator not in _OPERATORS:
             raise Mistake(f"{self.operator!r} does not compare; use one of {' '.join(_OPERATORS)}.")
         if self.value is None and self.operator not in ("=", "!="):
@@ -44,8 +44,8 @@ class Condition:
         return max(-LARGEST, min(self.value, LARGEST)) if isinstance(self.value, int) else number
 
 
-def known(columns: Sequence[str]) -> str:
-    """The columns as SQL. Names go into the query as text, so this is also what keeps foreign SQL out."""
+def column_list(columns: Sequence[str]) -> str:
+    """The columns as SQL. This check is also what prevents SQL injection."""
     for name in columns:
         if name not in COLUMNS:
             raise Mistake(f"The ledger has no column {name!r}.{did_you_mean(name, COLUMNS)}")
@@ -54,22 +54,21 @@ def known(columns: Sequence[str]) -> str:
     return ", ".join(columns)
 
 
-def filtered(where: Sequence[Condition]) -> str:
-    """WHERE. Only an equality may use an index: SQLite guesses that a range is narrow, and then reads a large part
-    of the table in random order; the `+` makes it scan instead."""
-    terms = [
-        f"{'' if condition.operator == '=' else '+'}{condition.column} {_OPERATORS[condition.operator]} ?"
-        for condition in where
-    ]
+def where_clause(where: Sequence[Filter]) -> str:
+    """Only an equality may use an index: SQLite guesses that a range is narrow, and then reads a large part of the
+    table in random order; the `+` makes it scan instead."""
+    terms = [f"{'' if each.operator == '=' else '+'}{each.column} {_OPERATORS[each.operator]} ?" for each in where]
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
-def operands(where: Sequence[Condition]) -> list[Value]:
-    return [condition.operand() for condition in where]
+def operands(where: Sequence[Filter]) -> list[Value]:
+    return [each.operand() for each in where]
 
 
-def ordered(order: str, descending: bool, limit: int | None, where: Sequence[Condition]) -> str:
-    """ORDER BY, unknown last; ties by id, so that the same question has the same answer everywhere."""
-    column = known((order,)) if not where else f"+{known((order,))}"  # an index of everything would be read to its end
+def order_clause(order: str, descending: bool, limit: int | None, where: Sequence[Filter]) -> str:
+    """Unknown last; ties by id, so that the same query has the same answer everywhere."""
+    column = column_list((order,))
+    if where:
+        column = f"+{column}"  # without an index, of which SQLite would read every entry to its end
     direction = f"{column} DESC" if descending else f"{column} IS NULL, {column}"  # NULL is SQLite's smallest
     return f" ORDER BY {direction}, id" + ("" if limit is None else f" LIMIT {limit:d}")

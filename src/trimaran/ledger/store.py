@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from trimaran import __version__
 from trimaran.ledger.opening import closed_on_error, open_for_reading, open_for_writing, sentences
-from trimaran.ledger.query import Condition, Value, filtered, known, operands, ordered
+from trimaran.ledger.query import Filter, Value, column_list, operands, order_clause, where_clause
 from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
 from trimaran.ledger.schema import COLUMNS, row, transaction
 from trimaran.spec import Mistake, Trial
@@ -30,7 +30,7 @@ from trimaran.spec.mistake import validation_message
 if TYPE_CHECKING:
     from trimaran.ledger.audit import Corrected
 
-__all__ = ["Added", "Condition", "Group", "Import", "Ledger", "ledger_path"]
+__all__ = ["Added", "Filter", "Group", "Import", "Ledger", "ledger_path"]
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class Ledger:
         """What was read into the ledger, as the readers gave it: the input of `audit` and `corrected`."""
         with sentences(self.path):
             remarks = tuple(self._remarks().values())
-        return Reading(tuple(self.trials([Condition("corrects", "=", None)], order="source_line")), remarks=remarks)
+        return Reading(tuple(self.trials([Filter("corrects", "=", None)], order="source_line")), remarks=remarks)
 
     def correct(self) -> "Corrected":
         """Audit everything, and keep a corrected trial beside each that has a forced correction.
@@ -204,13 +204,13 @@ class Ledger:
             found = self._stored(trial_id)
         return found[1] if found else None
 
-    def count(self, where: Sequence[Condition] = ()) -> int:
-        ((number,),) = self._select(f"SELECT count(*) FROM trials{filtered(where)}", operands(where))
+    def count(self, where: Sequence[Filter] = ()) -> int:
+        ((number,),) = self._select(f"SELECT count(*) FROM trials{where_clause(where)}", operands(where))
         return int(number)
 
     def trials(
         self,
-        where: Sequence[Condition] = (),
+        where: Sequence[Filter] = (),
         order: str = "seconds",
         descending: bool = False,
         limit: int | None = None,
@@ -218,7 +218,7 @@ class Ledger:
         """Whole trials; those that do not know the `order` column come last in either direction."""
         # The inner query is cut and sorted first, so that only the documents of its rows are read.
         cut = -1 if limit is None else limit
-        ids = f"SELECT id, number FROM trials{filtered(where)}{ordered(order, descending, cut, where)}"
+        ids = f"SELECT id, number FROM trials{where_clause(where)}{order_clause(order, descending, cut, where)}"
         document = "(SELECT document FROM documents WHERE documents.number = found.number)"
         query = f"SELECT id, {document} FROM ({ids}) AS found"
         return [self._parsed(*found) for found in self._select(query, operands(where))]
@@ -226,24 +226,24 @@ class Ledger:
     def rows(
         self,
         columns: Sequence[str],
-        where: Sequence[Condition] = (),
+        where: Sequence[Filter] = (),
         order: str = "seconds",
         descending: bool = False,
         limit: int | None = None,
     ) -> list[tuple[Any, ...]]:
         """Some columns only: what a table or a plot needs, without parsing a document."""
-        query = f"SELECT {known(columns)} FROM trials{filtered(where)}{ordered(order, descending, limit, where)}"
-        return self._select(query, operands(where))
+        ordered = order_clause(order, descending, limit, where)
+        return self._select(f"SELECT {column_list(columns)} FROM trials{where_clause(where)}{ordered}", operands(where))
 
-    def groups(self, by: Sequence[str], where: Sequence[Condition] = (), fastest_by: str = "seconds") -> list[Group]:
+    def groups(self, by: Sequence[str], where: Sequence[Filter] = (), fastest_by: str = "seconds") -> list[Group]:
         """Trials that agree in the columns `by`, sorted by these columns, each with its fastest.
 
         A printed trial that a correction replaces is never the fastest.
         """
-        # SQLite takes the bare columns from the row where min() was found. The `+`: as in query.ordered().
-        key = ", ".join(f"+{column}" for column in by) if where else known(by)
-        fastest = f"min(CASE WHEN id NOT IN ({_REPLACED}) THEN {known((fastest_by,))} END), seconds, id"
-        query = f"SELECT count(*), {fastest}, {known(by)} FROM trials{filtered(where)} GROUP BY {key}"
+        # SQLite takes the bare columns from the row where min() was found. The `+`: as in query.order_clause().
+        key = ", ".join(f"+{column}" for column in by) if where else column_list(by)
+        fastest = f"min(CASE WHEN id NOT IN ({_REPLACED}) THEN {column_list((fastest_by,))} END), seconds, id"
+        query = f"SELECT count(*), {fastest}, {column_list(by)} FROM trials{where_clause(where)} GROUP BY {key}"
         unknown_last = ", ".join(f"{column} IS NULL, {column}" for column in by)
         found = self._select(f"{query} ORDER BY {unknown_last}", operands(where))
         return [

@@ -8,7 +8,7 @@ from pathlib import Path
 from trimaran.lab.folder import resume
 from trimaran.ledger.audit import Corrected, Finding, corrected
 from trimaran.ledger.published import published
-from trimaran.ledger.query import Condition
+from trimaran.ledger.query import Filter
 from trimaran.ledger.reading import Reading
 from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
@@ -33,7 +33,7 @@ def of_published(tell: Tell) -> list[Campaign]:
     return _campaigns(view, commands, tell)
 
 
-def of_ledger(ledger: Ledger, where: Sequence[Condition], tell: Tell) -> list[Campaign]:
+def of_ledger(ledger: Ledger, where: Sequence[Filter], tell: Tell) -> list[Campaign]:
     tell("auditing the ledger")
     view = corrected(ledger.reading())  # everything, since rows that the conditions exclude are evidence too
     if where:
@@ -52,7 +52,7 @@ def of_ledger(ledger: Ledger, where: Sequence[Condition], tell: Tell) -> list[Ca
 def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
     """With what was predicted before each trial ran."""
     begun = resume(folder)
-    trials = ledger.trials((Condition("source_table", "=", begun.name),))
+    trials = ledger.trials((Filter("source_table", "=", begun.name),))
     if not trials:
         raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; give the ledger it ran with: --ledger.")
     before = {candidate.job.to_json(): expected_of(candidate) for candidate in begun.candidates}

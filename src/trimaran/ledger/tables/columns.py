@@ -1,71 +1,42 @@
-"""Which quantity a column holds: the spellings of three dialects, and of files like them, to one name each."""
+"""Which quantity a column holds: the spellings of three dialects of notes, and of files like them."""
 
 import re
 
-# Names on the right are Setup's and Outcome's fields, or one of: memory, freq, async, notes, skip.
-ALIASES: dict[str, str] = {
-    "nodes": "nodes",
-    "nnodes": "nodes",
-    "gpus": "devices",
-    "ngpus": "devices",
-    "devices": "devices",
-    "size": "size_label",
-    "model size": "size_label",
-    "params": "size_label",
-    "nhidden": "hidden",
-    "hidden": "hidden",
-    "hidden size": "hidden",
-    "layers": "layers",
-    "nlayers": "layers",
-    "lay ers": "layers",
-    "ffn": "ffn_hidden",
-    "nheads": "heads",
-    "heads": "heads",
-    "num attention heads": "heads",
-    "attention heads": "heads",
-    "atten heads": "heads",
-    "seq": "seq_len",
-    "seq len": "seq_len",
-    "zs": "zero",
-    "zero": "zero",
-    "zero stage": "zero",
-    "dp": "dp",
-    "tp": "tp",
-    "pp": "pp",
-    "mp": "mp",
-    "mbs": "mbs",
-    "micro bs": "mbs",
-    "micro batch": "mbs",
-    "gbs": "gbs",
-    "bs": "gbs",
-    "global bs": "gbs",
-    "global batch": "gbs",
-    "ac": "recompute",
-    "mem": "memory",
-    "memory": "memory",
-    "sec/it": "seconds",
-    "s/it": "seconds",
-    "speed": "seconds",
-    "seconds": "seconds",
-    "ms/it": "milliseconds",
-    "tflops": "tflops",
-    "tflops /gpu": "tflops",
-    "tflops/gpu": "tflops",
-    "freq": "freq",
-    "async": "async",
-    "notes": "notes",
-    "est aggr petaflops": "skip",
-    "tflops %": "skip",
-    "tflops aggreg": "skip",
-    "date": "notes",
+# Keys are fields of Setup and Outcome, or one of: memory, freq, async, notes, skip.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "nodes": ("nodes", "nnodes"),
+    "devices": ("devices", "gpus", "ngpus"),
+    "size_label": ("size", "model size", "params"),
+    "layers": ("layers", "nlayers", "lay ers"),
+    "hidden": ("hidden", "nhidden", "hidden size"),
+    "ffn_hidden": ("ffn",),
+    "heads": ("heads", "nheads", "num attention heads", "attention heads", "atten heads"),
+    "seq_len": ("seq", "seq len"),
+    "zero": ("zero", "zs", "zero stage"),
+    "dp": ("dp",),
+    "tp": ("tp",),
+    "pp": ("pp",),
+    "mp": ("mp",),
+    "mbs": ("mbs", "micro bs", "micro batch"),
+    "gbs": ("gbs", "bs", "global bs", "global batch"),
+    "recompute": ("ac",),
+    "memory": ("mem", "memory"),
+    "seconds": ("sec/it", "s/it", "speed", "seconds"),
+    "milliseconds": ("ms/it",),
+    "tflops": ("tflops", "tflops /gpu", "tflops/gpu"),
+    "freq": ("freq",),
+    "async": ("async",),
+    "notes": ("notes", "date"),
+    "skip": ("est aggr petaflops", "tflops %", "tflops aggreg"),
 }
+QUANTITY = {spelling: quantity for quantity, spellings in SPELLINGS.items() for spelling in spellings}
 RESULTS = {"seconds", "milliseconds", "tflops", "memory"}
 
 
 def column(header: str) -> str | None:
     """The quantity under a header, or None for a column Trimaran does not know."""
     plain = re.sub(r"[`*.\[\]()]", "", header).replace("-", " ").replace("_", " ")
-    return ALIASES.get(" ".join(plain.lower().split()))
+    return QUANTITY.get(" ".join(plain.lower().split()))
 
 
 def tensor_parallel_is_mp(names: list[str | None]) -> bool:
