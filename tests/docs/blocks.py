@@ -1,4 +1,4 @@
-"""What a document shows, line by line: commands with their output, and files that the reader writes or has.
+"""Parse a document into steps: commands with their output, and files that the reader writes or has.
 
 Commands are those in fenced blocks of sh, bash or console, and table cells that are nothing but `trimaran …`. Marks are
 HTML comments, which no reader sees, directly before a block or table; CONTRIBUTING.md lists them. README.md has none in
@@ -13,19 +13,19 @@ from pathlib import Path
 from tests.docs.readme import GIVEN_TO_READER, MARKS
 
 SHELLS = ("sh", "bash", "console")
-PROGRAMS = ("slurm", "chromium")  # what not every machine has
+PROGRAMS = ("slurm", "chromium")  # not installed on every machine
 _MARK = re.compile(r'<!-- (run|file|given)(?: "([^"]+)")?: (.+) -->')
 _CELL = re.compile(r"`(trimaran [^`]+)`")
 _STRAY = re.compile(r"(\$ |trimaran |srun |torchrun |python )")
 
 
 class BadMark(Exception):
-    """A mark that cannot be understood, or a command that nobody would run."""
+    """A mark that cannot be parsed, or a command in a block that no test runs."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """`shown` is the output that a reader is promised, None where none is shown. The rest is what marks say."""
+    """`shown` is the documented output, None where there is none. The other fields come from marks."""
 
     line: int
     text: str
@@ -39,7 +39,7 @@ class Command:
 
     @property
     def bare(self) -> str:
-        """Without the remark behind it."""
+        """Without the trailing comment."""
         return self.text.partition(" #")[0].strip()
 
 
@@ -60,7 +60,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Mark:
-    """`part`: it holds for commands that contain this; empty for all of the block."""
+    """It applies to commands that contain `part`; if that is empty, to the whole block."""
 
     line: int
     kind: str
@@ -68,21 +68,21 @@ class Mark:
     what: str
 
 
-Step = Command | Written | Given
+DocumentStep = Command | Written | Given
 
 
-def steps_of(document: Path) -> list[Step]:
+def parse_document(document: Path) -> list[DocumentStep]:
     try:
-        steps = list(_steps(document.read_text().splitlines()))
+        steps = list(_parse_lines(document.read_text().splitlines()))
         if document.name == "README.md":
             marks = [Mark(0, "run", part, what) for part, what in MARKS.items()]
-            steps = [*map(Given, GIVEN_TO_READER), *_marked(steps, marks)]
+            steps = [*map(Given, GIVEN_TO_READER), *_apply_marks(steps, marks)]
         return steps
     except BadMark as error:
         raise BadMark(f"{document.name}:{error}") from None
 
 
-def _steps(lines: list[str]) -> Iterator[Step]:
+def _parse_lines(lines: list[str]) -> Iterator[DocumentStep]:
     marks: list[Mark] = []
     at = 0
     while at < len(lines):
@@ -95,24 +95,24 @@ def _steps(lines: list[str]) -> Iterator[Step]:
                 marks.append(Mark(at + 1, kind, part or "", what))
         elif line.startswith("```"):
             end = lines.index("```", at + 1)
-            yield from _block(line[3:].strip(), lines[at + 1 : end], at + 2, marks)
+            yield from _parse_block(line[3:].strip(), lines[at + 1 : end], at + 2, marks)
             marks, at = [], end
         elif line.startswith("|"):
             end = next((i for i in range(at, len(lines)) if not lines[i].startswith("|")), len(lines))
-            yield from _marked(list(_cells(lines[at:end], at + 1)), marks)
+            yield from _apply_marks(list(_parse_cells(lines[at:end], at + 1)), marks)
             marks, at = [], end - 1
         elif line.strip() and marks:
             raise BadMark(f"{marks[0].line}: a mark that no block or table follows")
         at += 1
 
 
-def _block(language: str, lines: list[str], first: int, marks: list[Mark]) -> Iterator[Step]:
+def _parse_block(language: str, lines: list[str], first: int, marks: list[Mark]) -> Iterator[DocumentStep]:
     names = [mark.what for mark in marks if mark.kind == "file"]
     if names:
         yield Written(names[0], "\n".join([*lines, ""]))
     elif language in SHELLS:
-        listed = _console(lines, first) if language == "console" else _script(lines, first)
-        yield from _marked(list(listed), marks)
+        listed = _parse_console(lines, first) if language == "console" else _parse_script(lines, first)
+        yield from _apply_marks(list(listed), marks)
     else:
         for line in lines:
             if _STRAY.match(line):
@@ -121,19 +121,19 @@ def _block(language: str, lines: list[str], first: int, marks: list[Mark]) -> It
             raise BadMark(f"{marks[0].line}: a mark of a block without commands")
 
 
-def _script(lines: list[str], first: int) -> Iterator[Command]:
-    """A command on each line that is no comment; a line that ends in \\ goes on."""
-    begun: list[str] = []
+def _parse_script(lines: list[str], first: int) -> Iterator[Command]:
+    """A command on each line that is not a comment; a line that ends in \\ continues."""
+    pending: list[str] = []
     for number, line in enumerate(lines, first):
         if line.strip() and not line.startswith("#"):
-            begun.append(line)
+            pending.append(line)
             if not line.endswith("\\"):
-                yield Command(number - len(begun) + 1, "\n".join(begun))
-                begun = []
+                yield Command(number - len(pending) + 1, "\n".join(pending))
+                pending = []
 
 
-def _console(lines: list[str], first: int) -> Iterator[Command]:
-    """A command behind each $, and below it what it prints."""
+def _parse_console(lines: list[str], first: int) -> Iterator[Command]:
+    """A command after each $, and below it its output."""
     starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         last = start
@@ -143,23 +143,23 @@ def _console(lines: list[str], first: int) -> Iterator[Command]:
         yield Command(first + start, "\n".join(lines[start : last + 1])[2:], output or None)
 
 
-def _cells(rows: list[str], first: int) -> Iterator[Command]:
+def _parse_cells(rows: list[str], first: int) -> Iterator[Command]:
     for number, row in enumerate(rows, first):
         for cell in row.strip("|").split("|"):
             if command := _CELL.fullmatch(cell.strip()):
                 yield Command(number, command[1])
 
 
-def _marked(steps: Sequence[Step], marks: list[Mark]) -> list[Step]:
+def _apply_marks(steps: Sequence[DocumentStep], marks: list[Mark]) -> list[DocumentStep]:
     for mark in marks:
         named = [isinstance(step, Command) and mark.part in step.text for step in steps]
         if not any(named):
             raise BadMark(f"{mark.line}: no command for this mark: {mark.what}")
-        steps = [_with(step, mark) if yes else step for step, yes in zip(steps, named, strict=True)]
+        steps = [_apply_mark(step, mark) if yes else step for step, yes in zip(steps, named, strict=True)]
     return list(steps)
 
 
-def _with(command: Step, mark: Mark) -> Command:
+def _apply_mark(command: DocumentStep, mark: Mark) -> Command:
     assert isinstance(command, Command)
     word, _, rest = mark.what.partition(" ")
     changed: dict[str, object]
@@ -178,5 +178,5 @@ def _with(command: Step, mark: Mark) -> Command:
     elif word == "with" and rest and not re.search(r"[|>&]", command.bare):
         changed = {"run_as": f"{command.bare} {rest}"}
     else:
-        raise BadMark(f"{mark.line}: {mark.what!r} is no mark for {command.text!r}")
+        raise BadMark(f"{mark.line}: {mark.what!r} is not a mark for {command.text!r}")
     return Command(**{**vars(command), **changed})

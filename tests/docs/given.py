@@ -1,4 +1,4 @@
-"""Files that the documents take for granted, as a command that makes one like them."""
+"""Files that readers of the documents are assumed to have, as commands that make an example of each."""
 
 _TOKENIZER = (
     "from tokenizers import Tokenizer, models, pre_tokenizers, trainers;"
@@ -8,14 +8,14 @@ _TOKENIZER = (
     " special_tokens=['<|endoftext|>'], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False));"
     "made.save('tokenizer.json')"
 )
-_PACKED = (
+_COMPRESSED = (
     "import json, zstandard;"
     "lines = ''.join(json.dumps({'text': f'Article {i}. ' + 'Words of it. ' * 40}) + '\\n' for i in range(50));"
     "open('wiki.jsonl.zst', 'wb').write(zstandard.compress(lines.encode()))"
 )
 
 GIVEN = {
-    "wiki.jsonl.zst": f'python -c "{_PACKED}"',
+    "wiki.jsonl.zst": f'python -c "{_COMPRESSED}"',
     "tokenizer.json": f'python -c "{_TOKENIZER}"',
     "books": "mkdir books && cp LICENSE books/one.txt && cp README.md books/two.md",
     "run.log.gz": "gzip < tests/fixtures/logs/megatron_lm_345m_pp4.log > run.log.gz",

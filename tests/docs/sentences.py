@@ -1,5 +1,5 @@
-"""Commands in running text, such as `trimaran plan` or `trimaran fit --nodes 4`: they are too incomplete to be run, but
-each must exist with its options."""
+"""Commands in running text, such as `trimaran plan` or `trimaran fit --nodes 4`: too incomplete to be run, but each
+must exist with its options."""
 
 import re
 from typing import Any
@@ -7,13 +7,13 @@ from typing import Any
 _SPAN = re.compile(r"`(trimaran [a-z][^`]*)`")
 
 
-def spans(text: str) -> list[str]:
+def command_spans(text: str) -> list[str]:
     """Outside of fenced blocks."""
     return [" ".join(span.split()) for span in _SPAN.findall(re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))]
 
 
-def unknown(span: str, program: Any) -> str:
-    """The first word of it that the program, as typer has it, does not know, or nothing."""
+def unknown_word(span: str, program: Any) -> str:
+    """The first word that is neither a subcommand nor an option of the typer program; empty if there is none."""
     command = program
     for word in span.split()[1:]:
         options = {option for parameter in command.params for option in parameter.opts}

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.docs.blocks import BadMark, Command, Given, Written, steps_of
+from tests.docs.blocks import BadMark, Command, Given, Written, parse_document
 from tests.docs.given import GIVEN
-from tests.docs.sentences import spans, unknown
+from tests.docs.sentences import command_spans, unknown_word
 from tests.engine.commands import ENVIRONMENT
 from tests.slurm.cluster import SlurmCluster
 from trimaran.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CLONED = ("LICENSE", "README.md", "benchmarks", "docs", "examples", "src", "tests")  # what a reader's folder has
+CLONED = ("LICENSE", "README.md", "benchmarks", "docs", "examples", "src", "tests")  # what a clone has
 LIMIT_SECONDS = 240.0  # of a command, on a busy machine
 MOST_SKIPPED = 8
 
@@ -30,60 +30,63 @@ MOST_SKIPPED = 8
 def test_every_command_of_a_document_does_what_it_shows(
     document: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    steps = steps_of(document)
-    reader = readers_folder(tmp_path)
+    steps = parse_document(document)
+    reader = clone_folder(tmp_path)
     wrong: list[str] = []
     for step in steps:
         if isinstance(step, Written):
             (reader / step.name).write_text(step.text)
         elif isinstance(step, Given):
-            code, output = ran(GIVEN[step.name], reader)
+            code, output = run_command(GIVEN[step.name], reader)
             assert code == 0, output
         elif not step.skipped and not step.by:
-            assert not (wrong and step.needs), "\n\n".join(wrong)  # what is skipped next must not hide it
+            assert not (wrong and step.needs), "\n\n".join(wrong)  # a skip must not hide it
             program = request.getfixturevalue(step.needs) if step.needs else None
-            more = program.environment if isinstance(program, SlurmCluster) else {}
-            code, output = ran(step.run_as or step.text, reader, more)
-            wrong += [f"{document.name}:{step.line}: $ {step.text}\n{what}" for what in faults(step, code, output)]
+            extra = program.environment if isinstance(program, SlurmCluster) else {}
+            code, output = run_command(step.run_as or step.text, reader, extra)
+            wrong += [f"{document.name}:{step.line}: $ {step.text}\n{what}" for what in find_faults(step, code, output)]
     assert not wrong, "\n\n".join(wrong)
 
 
-def test_what_is_not_run_has_its_reason_and_is_little() -> None:
-    commands = [(document, step) for document in DOCUMENTS for step in steps_of(document) if isinstance(step, Command)]
+def test_few_commands_are_skipped_and_each_has_a_reason() -> None:
+    commands = [
+        (document, step) for document in DOCUMENTS for step in parse_document(document) if isinstance(step, Command)
+    ]
     skipped = [f"{document.name}:{step.line}: {step.skipped}" for document, step in commands if step.skipped]
     assert len(commands) > 50
     assert len(skipped) <= MOST_SKIPPED, "\n".join(skipped)
 
 
-def test_what_is_run_elsewhere_is_run_there() -> None:
-    """By a script that has it as a line, or in another document, or further down in the same."""
+def test_commands_marked_as_run_elsewhere_are_run_there() -> None:
+    """By a script that has it as a line, in another document, or further down in the same."""
     for document in DOCUMENTS:
-        for step in steps_of(document):
+        for step in parse_document(document):
             if isinstance(step, Command) and step.by:
-                assert step.bare in run_by(ROOT / step.by), f"{document.name}:{step.line}: {step.text}"
+                assert step.bare in commands_run_by(ROOT / step.by), f"{document.name}:{step.line}: {step.text}"
 
 
-def run_by(file: Path) -> list[str]:
+def commands_run_by(file: Path) -> list[str]:
     if file.suffix != ".md":
         return file.read_text().splitlines()
-    commands = [step for step in steps_of(file) if isinstance(step, Command)]
+    commands = [step for step in parse_document(file) if isinstance(step, Command)]
     return [command.bare for command in commands if not command.by and not command.skipped]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_in_running_text_exist_with_their_options(document: Path) -> None:
     program = typer.main.get_command(app)
-    wrong = {span: word for span in spans(document.read_text()) if (word := unknown(span, program))}
+    wrong = {span: word for span in command_spans(document.read_text()) if (word := unknown_word(span, program))}
     assert not wrong
 
 
-def test_every_benchmark_that_is_named_can_be_started() -> None:
-    """As far as its first line of work: they take minutes, and are run by hand."""
+def test_every_benchmark_that_is_named_can_be_imported() -> None:
+    """Imported only: they take minutes, and are run by hand."""
     named = {name for document in DOCUMENTS for name in re.findall(r"benchmarks/\w+\.py", document.read_text())}
     assert named
     script = "import runpy, sys\nfor name in sys.argv[1:]: assert callable(runpy.run_path(name)['main']), name"
-    found_from = {**ENVIRONMENT, "PYTHONPATH": "benchmarks"}  # as when it is started: one may use another
-    subprocess.run([sys.executable, "-c", script, *sorted(named)], cwd=ROOT, env=found_from, check=True)
+    path = os.pathsep.join(filter(None, ("benchmarks", ENVIRONMENT.get("PYTHONPATH"))))  # one may import another
+    environment = {**ENVIRONMENT, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", script, *sorted(named)], cwd=ROOT, env=environment, check=True)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +100,13 @@ def test_every_benchmark_that_is_named_can_be_started() -> None:
         ("takes … of 3", "takes 2 of 3", True),
     ],
 )
-def test_shown_output_must_be_printed_in_order_and_only_dots_stand_for_more(shown: str, real: str, found: bool) -> None:
-    assert (missing(shown, real, figures_differ=False) == "") == found
+def test_documented_output_is_printed_in_order_and_only_dots_stand_for_more(shown: str, real: str, found: bool) -> None:
+    assert (missing_output(shown, real, figures_differ=False) == "") == found
 
 
 def test_figures_may_differ_only_where_a_mark_says_so() -> None:
-    assert missing("took 1.5 s, x 1.02", "took 22 s, x 0.9", figures_differ=True) == ""
-    assert missing("took 1.5 s", "took 22 ms", figures_differ=True) != ""
+    assert missing_output("took 1.5 s, x 1.02", "took 22 s, x 0.9", figures_differ=True) == ""
+    assert missing_output("took 1.5 s", "took 22 ms", figures_differ=True) != ""
 
 
 @pytest.mark.parametrize(
@@ -116,14 +119,14 @@ def test_figures_may_differ_only_where_a_mark_says_so() -> None:
         "```\ntrimaran plan\n```",
     ],
 )
-def test_a_mark_that_says_nothing_and_a_command_that_nobody_runs_are_refused(text: str, tmp_path: Path) -> None:
+def test_an_invalid_mark_and_a_command_in_an_untested_block_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(text)
     with pytest.raises(BadMark):
-        steps_of(tmp_path / "a.md")
+        parse_document(tmp_path / "a.md")
 
 
-def readers_folder(tmp_path: Path) -> Path:
-    """As after a clone; what commands write goes beside the links. Home is elsewhere."""
+def clone_folder(tmp_path: Path) -> Path:
+    """Like a clone, with links to the files; commands write beside them. Home is another folder."""
     reader = tmp_path / "clone"
     reader.mkdir()
     (tmp_path / "home").mkdir()
@@ -132,11 +135,11 @@ def readers_folder(tmp_path: Path) -> Path:
     return reader
 
 
-def ran(command: str, folder: Path, more: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Exit code, and both outputs as they come. What the command leaves behind is ended with it."""
+def run_command(command: str, folder: Path, extra: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Exit code, and stdout with stderr. Processes that outlive a timeout are killed with it."""
     own = {key: value for key, value in ENVIRONMENT.items() if not key.startswith(("TRIMARAN_", "COLUMNS"))}
     path = f"{Path(sys.executable).parent}:{own['PATH']}"
-    environment = {**own, **(more or {}), "PATH": path, "HOME": str(folder.parent / "home"), "OMP_NUM_THREADS": "1"}
+    environment = {**own, **(extra or {}), "PATH": path, "HOME": str(folder.parent / "home"), "OMP_NUM_THREADS": "1"}
     bash = shutil.which("bash")
     assert bash is not None
     process = subprocess.Popen(
@@ -157,22 +160,22 @@ def ran(command: str, folder: Path, more: Mapping[str, str] | None = None) -> tu
     return process.returncode, output
 
 
-def faults(command: Command, code: int, output: str) -> list[str]:
-    found = []
+def find_faults(command: Command, code: int, output: str) -> list[str]:
+    wrong = []
     if code != command.code:
-        found.append(f"ended with exit code {code}, not {command.code}:\n{output[-2000:]}")
-    elif command.shown and (lacks := missing(command.shown, output, command.figures_differ)):
-        found.append(f"did not print, at its place:\n{lacks}\nbut:\n{output[-4000:]}")
-    return found
+        wrong.append(f"ended with exit code {code}, not {command.code}:\n{output[-2000:]}")
+    elif command.shown and (lacking := missing_output(command.shown, output, command.figures_differ)):
+        wrong.append(f"did not print, at its place:\n{lacking}\nbut:\n{output[-4000:]}")
+    return wrong
 
 
-def missing(shown: str, real: str, figures_differ: bool) -> str:
-    """The first shown piece, between two …, that is not printed behind the one before; how lines are broken and
-    columns are padded is not compared."""
-    printed = plain(real, figures_differ)
+def missing_output(shown: str, real: str, figures_differ: bool) -> str:
+    """The first documented piece, between two …, that is not printed after the one before. Line breaks and column
+    widths are not compared."""
+    printed = normalize(real, figures_differ)
     at = 0
     for piece in shown.split("…"):
-        wanted = plain(piece, figures_differ)
+        wanted = normalize(piece, figures_differ)
         found = printed.find(wanted, at)
         if found < 0:
             return piece.strip()
@@ -180,6 +183,6 @@ def missing(shown: str, real: str, figures_differ: bool) -> str:
     return ""
 
 
-def plain(text: str, figures_differ: bool) -> str:
+def normalize(text: str, figures_differ: bool) -> str:
     text = re.sub(r"─+", "─", re.sub(r"\s+", " ", text)).strip()
     return re.sub(r"(?:(?<!\S)[-+])?\d[\d.,]*(?:[eE][+-]\d+)?", "#", text) if figures_differ else text
