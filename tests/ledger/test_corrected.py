@@ -14,7 +14,7 @@ from trimaran.ledger.published import published
 from trimaran.ledger.reading import Reading, joined
 from trimaran.ledger.recognise import read_file
 from trimaran.ledger.store import Added, Ledger
-from trimaran.report.gather import of_ledger, of_published
+from trimaran.report.gather import ledger_campaigns, published_campaigns
 from trimaran.spec import Trial
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def by_label(findings: tuple[Finding, ...]) -> list[Any]:
 def reported(path: Path) -> set[tuple[str, str, str]]:
     """Findings of a report on the ledger. A campaign lists those of its own rows only, so they have no common order."""
     with Ledger.read(path) as ledger:
-        campaigns = of_ledger(ledger, (), lambda said: None)
+        campaigns = ledger_campaigns(ledger, (), lambda said: None)
     return {(f.trial, f.check, str(f.corrections)) for campaign in campaigns for f in campaign.findings}
 
 
@@ -71,7 +71,7 @@ def test_the_published_rows_have_the_same_findings_by_every_way(tmp_path: Path) 
     as_a_file = joined([read_file(SHIPPED), published(("vtrain_single_node_a100.csv",))])
     theirs = tuple(f for f in corrected(as_a_file).findings if "published.csv" in f.where)
     assert by_label(theirs) == by_label(of_the_table)
-    campaigns = of_published(lambda said: None)
+    campaigns = published_campaigns(lambda said: None)
     assert by_label(tuple(f for campaign in campaigns for f in campaign.findings)) == by_label(of_the_table)
 
 
@@ -81,7 +81,7 @@ def test_ledger_report_and_learn_use_every_forced_correction(tmp_path: Path) -> 
     path = imported(tmp_path / "ledger.sqlite", notes())
     with Ledger.read(path) as ledger:
         stored = [trial for trial in ledger.trials() if trial.corrects]
-        campaigns = of_ledger(ledger, (), lambda said: None)
+        campaigns = ledger_campaigns(ledger, (), lambda said: None)
     assert {trial.corrects: (trial.setup, trial.outcome) for trial in stored} == fixed
     rows = [row.trial for campaign in campaigns for row in campaign.rows]
     assert {trial.corrects: (trial.setup, trial.outcome) for trial in rows if trial.corrects} == fixed

@@ -91,7 +91,7 @@ def table(path: Path) -> list[dict[str, str]]:
         (("--published", "tp=4"), "conditions and --published were given"),
         (("--published", "--sweep", "x"), "--sweep and --published were given"),
         (("--job", "nothing"), "There is no file nothing"),
-        (("tp=999",), "no trial that these conditions leave"),
+        (("tp=999",), "no trial that matches these conditions"),
         (("tp",), "'tp' is no condition"),
         (("--published", "-o", "no/such/folder/r.html"), "no/such/folder/r.html cannot be written"),
     ],

@@ -1,4 +1,4 @@
-"""Where a report comes from: the published figures, a sweep's folder, or whatever the ledger holds."""
+"""The campaigns of a report: from the published measurements, a sweep's folder, the ledger, or a plan."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -14,27 +14,27 @@ from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
 from trimaran.planner.plan import Plan, make_plan
 from trimaran.planner.question import Question
+from trimaran.report.answer import describe_layout
 from trimaran.report.campaign import Campaign, Expected, Row
 from trimaran.report.jobs import job_of
 from trimaran.report.rows import expected_of, rows_of
-from trimaran.report.words import layout_words
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Trial
 
 TABLES = ("published.csv",)  # BigScience, Fugaku and Megatron-LM; vTrain's rows are of one kind and too many to read
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]  # called with what is being done
 
 
-def of_published(tell: Tell) -> list[Campaign]:
-    tell("auditing the published figures")
+def published_campaigns(on_progress: OnProgress) -> list[Campaign]:
+    on_progress("auditing the published measurements")
     view = corrected(published())
     view = replace(view, trials=tuple(trial for trial in view.trials if trial.source.file in TABLES))
     commands = ("trimaran import --published", "trimaran audit --published --fix", "trimaran score --published")
-    return _campaigns(view, commands, tell)
+    return _campaigns(view, commands, on_progress)
 
 
-def of_ledger(ledger: Ledger, where: Sequence[Filter], tell: Tell) -> list[Campaign]:
-    tell("auditing the ledger")
+def ledger_campaigns(ledger: Ledger, where: Sequence[Filter], on_progress: OnProgress) -> list[Campaign]:
+    on_progress("auditing the ledger")
     view = corrected(ledger.reading())  # everything, since rows that the conditions exclude are evidence too
     if where:
         chosen = {id_ for (id_,) in ledger.rows(("id",), where)}
@@ -42,34 +42,34 @@ def of_ledger(ledger: Ledger, where: Sequence[Filter], tell: Tell) -> list[Campa
     if not view.trials:
         raise Mistake(
             f"{ledger.path} holds no trial"
-            + (" that these conditions leave" if where else "")
-            + "; `trimaran results` shows what there is, `trimaran import --published` brings figures."
+            + (" that matches these conditions" if where else "")
+            + "; `trimaran results` lists the trials, `trimaran import --published` adds the published ones."
         )
     asked = " ".join(f"'{each.column}{each.operator}{each.value}'" for each in where)
-    return _campaigns(view, (f"trimaran results {asked}".strip(), "trimaran audit --ledger"), tell)
+    return _campaigns(view, (f"trimaran results {asked}".strip(), "trimaran audit --ledger"), on_progress)
 
 
-def of_sweep(folder: Path, ledger: Ledger, tell: Tell) -> list[Campaign]:
-    """With what was predicted before each trial ran."""
-    begun = resume(folder)
-    trials = ledger.trials((Filter("source_table", "=", begun.name),))
+def sweep_campaigns(folder: Path, ledger: Ledger, on_progress: OnProgress) -> list[Campaign]:
+    """With the predictions made before each trial ran."""
+    sweep = resume(folder)
+    trials = ledger.trials((Filter("source_table", "=", sweep.name),))
     if not trials:
-        raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; give the ledger it ran with: --ledger.")
-    before = {candidate.job.to_json(): expected_of(candidate) for candidate in begun.candidates}
+        raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; name the ledger it ran with by --ledger.")
+    before = {candidate.job.to_json(): expected_of(candidate) for candidate in sweep.candidates}
     commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
-    return _campaigns(corrected(Reading(tuple(trials))), commands, tell, before)
+    return _campaigns(corrected(Reading(tuple(trials))), commands, on_progress, before)
 
 
-def of_job(job: Job, tell: Tell) -> list[Campaign]:
-    """Before anything was run: the planner's best layouts, and the job's own among them, as trials to come."""
-    tell(f"planning {job.name}")
+def planned_campaigns(job: Job, on_progress: OnProgress) -> list[Campaign]:
+    """Before anything ran: the planner's best layouts and the job's own, as pending trials."""
+    on_progress(f"planning {job.name}")
     plan = _plan(job)
     if plan is None:
         raise Mistake(f"No layout of {job.name} fits {job.cluster.name}; `trimaran fit` says what would.")
     jobs = [each.job for each in plan]
     jobs += [job] if job.layout not in [each.layout for each in jobs] else []
     own = f"{job.name}, as it is"
-    trials = [_to_come(each, own if each.layout == job.layout else layout_words(each.layout)) for each in jobs]
+    trials = [_pending_trial(each, own if each.layout == job.layout else describe_layout(each.layout)) for each in jobs]
     rows = sorted(rows_of(trials), key=lambda row: row.expected.seconds if row.expected else 0.0)
     return [
         Campaign(
@@ -86,27 +86,27 @@ def of_job(job: Job, tell: Tell) -> list[Campaign]:
     ]
 
 
-def _to_come(job: Job, label: str) -> Trial:
+def _pending_trial(job: Job, label: str) -> Trial:
     source = Source(kind="run", table="the plan", label=label)
     return Trial(id=label, setup=Setup.of_job(job), job=job, outcome=Outcome(status="pending"), source=source)
 
 
 def _campaigns(
-    view: Corrected, commands: tuple[str, ...], tell: Tell, before: dict[str, Expected] | None = None
+    view: Corrected, commands: tuple[str, ...], on_progress: OnProgress, before: dict[str, Expected] | None = None
 ) -> list[Campaign]:
     groups = defaultdict(list)
     for trial in view.timed():
-        groups[belongs_to(trial)].append(trial)
-    made = []
+        groups[campaign_name(trial)].append(trial)
+    campaigns = []
     for name, members in groups.items():
-        tell(f"planning {name}")
-        of_these = {trial.corrects or trial.id for trial in members}
-        mine = tuple(finding for finding in view.findings if finding.trial in of_these)
-        made.append(_campaign(name, members, mine, commands, before or {}))
-    return made
+        on_progress(f"planning {name}")
+        ids = {trial.corrects or trial.id for trial in members}
+        findings = tuple(finding for finding in view.findings if finding.trial in ids)
+        campaigns.append(_campaign(name, members, findings, commands, before or {}))
+    return campaigns
 
 
-def belongs_to(trial: Trial) -> str:
+def campaign_name(trial: Trial) -> str:
     """The sweep of a run, the document of a table's row, else the software; each on its device."""
     source = trial.source
     name = source.table if source.kind == "run" else source.section.partition(" / ")[0] or source.file
@@ -137,12 +137,12 @@ def _campaign(
 
 
 def _comparable(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Of the model and batch with the most measured rows, the largest model of several: seconds of different work say
-    nothing beside each other."""
+    """Rows of one model and batch, whose seconds can be compared: those with the most measurements, of equals the
+    largest model."""
     groups = defaultdict(list)
     for row in rows:
         if row.seconds is not None:
-            groups[_work(row.trial)].append(row)
+            groups[_model_and_batch(row.trial)].append(row)
     largest = max(groups.values(), key=lambda rows: (len(rows), _size(rows[0].trial)), default=[])
     return tuple(sorted(largest, key=lambda row: row.seconds or 0.0))
 
@@ -151,17 +151,17 @@ def _size(trial: Trial) -> int:
     return (trial.setup.layers or 0) * (trial.setup.hidden or 0) ** 2
 
 
-def _work(trial: Trial) -> tuple[object, ...]:
+def _model_and_batch(trial: Trial) -> tuple[object, ...]:
     return (*(getattr(trial.setup, name) for name in MODEL), trial.setup.gbs)
 
 
 def _best(rows: Sequence[Row]) -> frozenset[str]:
-    """The fastest of each model and batch; rows come fastest first."""
-    found: dict[tuple[object, ...], str] = {}
+    """The fastest of each model and batch; rows are sorted, the fastest first."""
+    best: dict[tuple[object, ...], str] = {}
     for row in rows:
         if row.seconds is not None:
-            found.setdefault(_work(row.trial), row.trial.id)
-    return frozenset(found.values())
+            best.setdefault(_model_and_batch(row.trial), row.trial.id)
+    return frozenset(best.values())
 
 
 def _about(trials: Sequence[Trial]) -> str:
@@ -170,9 +170,9 @@ def _about(trials: Sequence[Trial]) -> str:
 
     setups = [trial.setup for trial in trials]
     sizes = most([setup.size_label for setup in setups])
-    said = f"{len(trials)} trials of {most([setup.framework for setup in setups]) or 'unknown software'}"
-    said += f" on {most([setup.device for setup in setups]) or 'unknown devices'}"
-    return said + (f"; models of {sizes}" if sizes else "")
+    text = f"{len(trials)} trials of {most([setup.framework for setup in setups]) or 'unknown software'}"
+    text += f" on {most([setup.device for setup in setups]) or 'unknown devices'}"
+    return text + (f"; models of {sizes}" if sizes else "")
 
 
 def _plan(job: Job) -> Plan | None:

@@ -1,4 +1,4 @@
-"""The page: campaigns and their figures as one HTML file that needs nothing else, also without a network."""
+"""The page: campaigns and their figures as one self-contained HTML file, which works offline."""
 
 import json
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from trimaran import __version__
 from trimaran.cost.parameters import total_parameters
 from trimaran.ledger.audit.finding import LEVELS
 from trimaran.ledger.results import NOTES_HEADER, notes_row
-from trimaran.report import words
+from trimaran.report import answer
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.figures import Figure
 
-FILTERED = ("Nodes", "Size", "TP", "PP", "MBS", "GBS", "status")  # columns with a choice above the table
+FILTERED = ("Nodes", "Size", "TP", "PP", "MBS", "GBS", "status")  # columns with a filter above the table
 MOST_CHOICES = 14
 
 
@@ -27,18 +27,18 @@ class Cell:
     value: float | None = None  # a number to sort by, unrounded
 
 
-def page(title: str, campaigns: list[tuple[Campaign, list[Figure]]], made: str) -> str:
-    """`made`: when and where it comes from, in words."""
-    here = files("trimaran.report") / "template"
+def render_page(title: str, campaigns: list[tuple[Campaign, list[Figure]]], origin: str) -> str:
+    """`origin`: when and from what it was made, for the reader."""
+    folder = files("trimaran.report") / "template"
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        (here / "page.html").read_text("utf-8")
+        (folder / "page.html").read_text("utf-8")
     )
     return template.render(
         title=title,
-        made=made,
+        origin=origin,
         version=__version__,
-        style=Markup((here / "page.css").read_text("utf-8")),
-        script=Markup((here / "page.js").read_text("utf-8")),
+        style=Markup((folder / "page.css").read_text("utf-8")),
+        script=Markup((folder / "page.js").read_text("utf-8")),
         plotly=Markup(get_plotlyjs()),
         campaigns=[_view(number, campaign, figures) for number, (campaign, figures) in enumerate(campaigns, 1)],
         levels=LEVELS,
@@ -53,11 +53,11 @@ def _view(number: int, campaign: Campaign, figures: list[Figure]) -> dict[str, A
         "id": f"campaign-{number}",
         "campaign": campaign,
         "winner": winner,
-        "headline": words.headline(winner) if winner else "",
-        "facts": words.facts(winner) if winner else [],
-        "why": words.why(campaign),
-        "sure": words.sure(campaign),
-        "next": words.next_step(campaign),
+        "headline": answer.headline(winner) if winner else "",
+        "facts": answer.facts(winner) if winner else [],
+        "why": answer.reasons(campaign),
+        "sure": answer.confidence(campaign),
+        "next": answer.suggestion(campaign),
         "header": header,
         "rows": [
             {"id": row.trial.id, "best": row.trial.id in campaign.best, "cells": cells, "failed": row.failed}
@@ -77,7 +77,7 @@ def _view(number: int, campaign: Campaign, figures: list[Figure]) -> dict[str, A
 
 
 def _script_json(plot: Any) -> Markup:
-    """Inside a script element only `</` could end it early."""
+    """Inside a script element only `</` must be escaped: it could end the element."""
     return Markup(json.dumps(json.loads(plot.to_json()), separators=(",", ":")).replace("</", "<\\/"))
 
 
@@ -101,7 +101,7 @@ def _cells(row: Row, best: bool) -> list[Cell]:
 
 
 def _size(row: Row) -> str:
-    """Of a run, whose model is known whole."""
+    """Of a run, whose model is known completely."""
     return f"{total_parameters(row.trial.job.model) / 1e9:.3g}B" if row.trial.job else ""
 
 
@@ -113,7 +113,7 @@ def _billions(size: str) -> float | None:
 
 
 def _filters(header: tuple[str, ...], rows: list[list[Cell]]) -> list[dict[str, Any]]:
-    """Columns with a few different values, numbers in order."""
+    """Columns with a few different values, sorted as numbers."""
     found = []
     for name in FILTERED:
         column = header.index(name)
@@ -126,7 +126,7 @@ def _filters(header: tuple[str, ...], rows: list[list[Cell]]) -> list[dict[str, 
 def _plan(campaign: Campaign) -> list[dict[str, Any]]:
     return [
         {
-            "layout": words.layout_words(each.layout),
+            "layout": answer.describe_layout(each.layout),
             "nodes": each.nodes,
             "seconds": each.seconds,
             "low": each.seconds_low,

@@ -1,5 +1,5 @@
 "use strict";
-// Three things a page cannot do by itself: draw its figures in the colours of its theme, sort a table, filter it.
+// Draws the figures in the colours of the theme, and makes tables sortable and filterable.
 
 const root = document.documentElement;
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -26,18 +26,18 @@ function recolour() {
   for (const plot of drawn) Plotly.relayout(plot, colours(plot));
 }
 
-function choose(theme) {
+function setTheme(theme) {
   root.dataset.theme = theme;
   recolour();
 }
 
-choose(dark.matches ? "dark" : "light");
-dark.addEventListener("change", (event) => choose(event.matches ? "dark" : "light"));
-document.getElementById("theme").addEventListener("click", () => choose(root.dataset.theme === "dark" ? "light" : "dark"));
+setTheme(dark.matches ? "dark" : "light");
+dark.addEventListener("change", (event) => setTheme(event.matches ? "dark" : "light"));
+document.getElementById("theme").addEventListener("click", () => setTheme(root.dataset.theme === "dark" ? "light" : "dark"));
 
 const plots = document.querySelectorAll(".plot");
 const near = new IntersectionObserver(
-  (seen) => seen.filter((one) => one.isIntersecting).forEach((one) => draw(one.target)),
+  (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target)),
   { rootMargin: "600px" },
 );
 plots.forEach((plot) => near.observe(plot));
@@ -48,9 +48,9 @@ window.addEventListener("beforeprint", () => {
   plots.forEach(draw);
   recolour();
 });
-window.addEventListener("afterprint", () => choose(before));
+window.addEventListener("afterprint", () => setTheme(before));
 
-function sortable(table) {
+function makeSortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
     const down = head.getAttribute("aria-sort") === "ascending";
@@ -62,7 +62,7 @@ function sortable(table) {
     };
     const rows = [...table.tBodies[0].rows].sort((one, other) => {
       const [a, b] = [key(one), key(other)];
-      if (a === "" || b === "") return (a === "") - (b === "");  // what is not known comes last, either way
+      if (a === "" || b === "") return (a === "") - (b === "");  // unknown values come last in either order
       const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
       return down ? -order : order;
     });
@@ -70,15 +70,15 @@ function sortable(table) {
   }));
 }
 
-function filterable(filters, table) {
-  const text = filters.querySelector("input");
+function makeFilterable(filters, table) {
+  const input = filters.querySelector("input");
   const selects = [...filters.querySelectorAll("select")];
   const show = () => {
-    const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     let count = 0;
     for (const row of table.tBodies[0].rows) {
-      const said = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => said.includes(word)) ||
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word)) ||
         selects.some((select) => select.value && row.cells[select.dataset.column].textContent !== select.value);
       count += !row.hidden;
     }
@@ -89,6 +89,6 @@ function filterable(filters, table) {
 }
 
 document.querySelectorAll("table.trials").forEach((table) => {
-  sortable(table);
-  filterable(table.closest("section").querySelector(".filters"), table);
+  makeSortable(table);
+  makeFilterable(table.closest("section").querySelector(".filters"), table);
 });
