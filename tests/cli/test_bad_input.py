@@ -55,7 +55,7 @@ IMPORTS = {
     "zero.csv": ["zero.csv:2", "tp", "above zero"],
     "ragged.csv": ["ragged.csv:2", "3 values under 4"],
     "status.csv": ["status.csv:2", "'okay'", "'ok'"],
-    "cut.log.gz": ["cut.log.gz", "damaged or cut"],
+    "cut.log.gz": ["cut.log.gz", "damaged or truncated"],
     "ledger.sqlite": ["database", "trimaran results --ledger"],
     ".": ["directory"],
 }

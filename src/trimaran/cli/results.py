@@ -1,4 +1,4 @@
-"""trimaran results: what the ledger knows, ranked."""
+"""trimaran results: the ledger's trials, ranked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,12 +17,12 @@ def results(
     sort: Annotated[str, typer.Option(help="A column; 'rank' is seconds, per sample where batches differ.")] = "rank",
     descending: Annotated[bool, typer.Option("--descending", help="Largest first.")] = False,
     by: Annotated[str, typer.Option(help="Group by columns: the best of each, such as --by tp,pp.")] = "",
-    compare: Annotated[list[str] | None, typer.Option(help="Ids of trials to put side by side (repeat it).")] = None,
+    compare: Annotated[list[str] | None, typer.Option(help="Ids of trials to compare (repeat it).")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 40,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of the tuning notes.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All, in the columns that `import` reads back.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Whole trials, for programs.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of to the screen.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     ledger: LedgerOption = "",
 ) -> None:
     """Show what was measured: filter, sort, group, compare. Ranked by seconds per iteration, never by TFLOPs.
@@ -85,10 +85,9 @@ def _groups(store: "Ledger", by: str, where: "list[Filter]", json: bool) -> str:
     measure = ranking(store, where)
     groups = sorted(store.groups(columns, where, measure), key=lambda g: (g.best is None, g.best or 0))
     if json:
-        answers = [{"count": g.count, "seconds": g.seconds, measure: g.best, "id": g.id} for g in groups]
-        return json_text(
-            [dict(zip(columns, g.key, strict=True)) | answer for g, answer in zip(groups, answers, strict=True)]
-        )
+        keys = [dict(zip(columns, g.key, strict=True)) for g in groups]
+        best = [{"count": g.count, "seconds": g.seconds, measure: g.best, "id": g.id} for g in groups]
+        return json_text([key | found for key, found in zip(keys, best, strict=True)])
     rows = [
         (
             *("?" if value is None else str(value) for value in g.key),
@@ -135,5 +134,5 @@ def _known(value: object) -> str:
 
 
 def short(trial_id: str) -> str:
-    """Enough to name a trial; those of a sweep differ only in their end."""
+    """A prefix that identifies a trial; ids of a sweep differ only at their end."""
     return trial_id if "/" in trial_id else trial_id[:8]

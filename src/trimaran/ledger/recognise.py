@@ -18,9 +18,9 @@ HEAD_BYTES = 400_000
 
 
 def read_file(path: Path, progress: Callable[[int], object] = lambda count: None) -> Reading:
-    """Everything a file tells, or a Mistake that says why it tells nothing. `progress` hears of the bytes read."""
+    """All measurements of a file, or a Mistake that says why it has none. `progress` is called with bytes read."""
     name = str(path)
-    with _bytes_of(path, progress) as file:
+    with _open_bytes(path, progress) as file:
         head_bytes = file.read(HEAD_BYTES)
         _check(head_bytes, name)
         head = head_bytes.decode("utf-8", errors="replace").lstrip("\ufeff")
@@ -43,8 +43,8 @@ def read_file(path: Path, progress: Callable[[int], object] = lambda count: None
     return reading
 
 
-class _Watched(io.FileIO):
-    """A file that tells how much of it has been read."""
+class _ProgressFile(io.FileIO):
+    """A file that reports how much of it has been read."""
 
     def __init__(self, path: Path, progress: Callable[[int], object]) -> None:
         super().__init__(path, "rb")
@@ -57,18 +57,18 @@ class _Watched(io.FileIO):
 
 
 @contextmanager
-def _bytes_of(path: Path, progress: Callable[[int], object]) -> Iterator[BinaryIO]:
-    """The file's bytes, unpacked where they are gzip's (again by content)."""
+def _open_bytes(path: Path, progress: Callable[[int], object]) -> Iterator[BinaryIO]:
+    """The file's bytes, decompressed where they are gzip (again by content)."""
     if path.is_dir():
         raise Mistake(f"{path} is a directory; name the files in it, such as {path}/*.log.")
     try:
-        with io.BufferedReader(_Watched(path, progress), 1 << 20) as raw:
+        with io.BufferedReader(_ProgressFile(path, progress), 1 << 20) as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
             yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
     except FileNotFoundError:
         raise Mistake(f"There is no file {path}.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise Mistake(f"{path} is a damaged or cut gzip file; nothing of it was imported.") from None
+        raise Mistake(f"{path} is a damaged or truncated gzip file; nothing of it was imported.") from None
     except OSError as error:
         raise Mistake(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -95,7 +95,7 @@ def _text(content: bytes, name: str) -> str:
 
 
 def _lines(head: bytes, file: BinaryIO) -> Iterator[str]:
-    """Lines of a log, however long; stray bytes (a killed node's garbage) are replaced, not fatal."""
+    """Lines of a log of any size; bytes that are not UTF-8 (a killed node's garbage) are replaced."""
     cut = head.rfind(b"\n") + 1
     yield from io.StringIO(head[:cut].decode("utf-8", errors="replace"))
     rest = head[cut:] + file.readline()

@@ -1,4 +1,4 @@
-"""The ledger's tables: how they came about, one migration after another, and what of a trial goes into which column.
+"""The ledger's tables as a list of migrations, and which part of a trial goes into which column.
 
 The document is the trial; every other column repeats a part of it so that SQLite can filter, sort and group.
 """
@@ -14,9 +14,9 @@ from trimaran.spec import Mistake, Trial
 
 APPLICATION_ID = 0x5472_696D  # "Trim": tells a ledger from any other program's SQLite file
 
-# A migration that was released is never edited: change the tables by adding one. Statements end with ';',
-# which must not stand anywhere else. Documents stand apart, so that a scan of the columns need not pass over them:
-# that makes wide indexes for the usual groupings unnecessary, which would double the time of an import.
+# A released migration is never edited: change the tables by adding one. Statements end with ';', which must not
+# occur anywhere else. Documents have their own table, so that a scan of the columns need not read them: that makes
+# wide indexes for the usual groupings unnecessary, which would double the time of an import.
 MIGRATIONS = (
     """
     CREATE TABLE trials (
@@ -84,7 +84,7 @@ _of_source = attrgetter(*_SOURCE, "date")
 def row(trial: Trial) -> tuple[Any, ...]:
     """The trial as a row of `trials`, in the order of COLUMNS.
 
-    A whole number beyond SQLite's largest (a misread line has them) is cut in its column; the document keeps it.
+    An integer beyond SQLite's largest (a misread line has them) is clipped in its column; the document keeps it.
     """
     seconds, gbs = trial.outcome.seconds, trial.setup.gbs
     values = (

@@ -47,7 +47,7 @@ def ledger_path(given: str | None) -> Path:
 
 @dataclass(frozen=True)
 class Added:
-    """What became of the trials given to add()."""
+    """How many of the trials given to add() were new, updated or known."""
 
     added: int = 0
     updated: int = 0
@@ -56,7 +56,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Import:
-    """One import as it went, with what could not be read."""
+    """A record of one import, with the lines that could not be read."""
 
     file: str
     at: str
@@ -76,7 +76,7 @@ class Group:
 
 
 class Ledger:
-    """Made by Ledger.open (to write) or Ledger.read; used in a `with`, or closed by hand."""
+    """Opened by Ledger.open (to write) or Ledger.read; use it in a `with`, or close it."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self.path = path
@@ -276,7 +276,7 @@ def _unread_lines(text: str) -> tuple[Unread, ...]:
 
 
 def _has_grown(old: Trial, new: Trial) -> bool:
-    """Whether a log or run, seen again, says more than the last time."""
+    """Whether a log or run that is read again has more iterations, or has ended."""
     if new.outcome == old.outcome:
         return False
     unfinished = old.outcome.status in ("pending", "running")

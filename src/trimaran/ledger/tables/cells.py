@@ -1,4 +1,4 @@
-"""One cell of a table: a number with a unit, a word that is an outcome, or both."""
+"""One cell of a table: a number with a unit, an outcome in words, or both."""
 
 import math
 import re
@@ -17,7 +17,7 @@ DATE = re.compile(r"^\s*(\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?)\b")
 
 
 def number(cell: str, where: str) -> float | None:
-    """The first number of a cell; NaN, infinite and negative ones cannot be measurements, so they are a Mistake."""
+    """The first number of a cell; one that cannot be measured (NaN, infinite, negative) is a Mistake."""
     text = cell.replace("`", "").strip()
     if EMPTY.fullmatch(text):
         return None
@@ -26,11 +26,11 @@ def number(cell: str, where: str) -> float | None:
         return None
     value = float(found[0].replace(",", ""))
     if not math.isfinite(value) or value < 0:
-        raise Mistake(f"{where} is {found[0]}, which no measurement can be; correct that cell and import again.")
+        raise Mistake(f"{where} is {found[0]}, which cannot be measured; correct that cell and import again.")
     return value
 
 
-def whole(cell: str, where: str) -> int | None:
+def count(cell: str, where: str) -> int | None:
     value = number(cell, where)
     if value is None:
         return None
@@ -49,12 +49,12 @@ def gibibytes(cell: str, where: str) -> float | None:
 
 
 def memory_in_words(cell: str, where: str) -> float | None:
-    """Memory mentioned inside a notes cell, only with its unit: '27GB (same conf …)'; a bare number is no memory."""
+    """Memory in a notes cell, only with its unit: '27GB (same conf …)'; a bare number may be anything."""
     return gibibytes(cell, where) if re.search(r"\d\s*[GM]i?B\b", cell) else None
 
 
 def status(cells: list[str]) -> tuple[Status, str]:
-    """The outcome that the words of a row state, and the words; 'too close to OOM' and 'may hang' still ran."""
+    """The outcome that a row states in words, and the words; 'too close to OOM' and 'may hang' still ran."""
     for cell in cells:
         text = cell.strip()
         if OOM.search(text) and not ALMOST.search(text):

@@ -17,14 +17,10 @@ from trimaran.spec.trial import Status
 SETUP_COLUMNS = {
     **{name: name for name in ("framework", "device", "devices_per_node", "nodes", "devices", "size_label")},
     **{name: name for name in ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "mlp", "seq_len", "vocab")},
-    "dp": "dp",
-    "tp": "tp",
-    "pp": "pp",
+    **{name: name for name in ("dp", "tp", "pp")},
     "vpp": "virtual_stages",
     "zero_stage": "zero",
-    "mbs": "mbs",
-    "gbs": "gbs",
-    **{name: name for name in ("recompute", "sequence_parallel", "precision", "optimizer")},
+    **{name: name for name in ("mbs", "gbs", "recompute", "sequence_parallel", "precision", "optimizer")},
 }
 OUTCOME_COLUMNS = {
     "mem_gb": "memory_gib",
@@ -46,24 +42,24 @@ VTRAIN_COLUMNS = {
     "pipeline parallelism": "pp",
 }
 TEXT = {"framework", "device", "size_label", "precision", "mlp"}
-OTHER = {"zero_stage", "act_ckpt", "recompute", "optimizer", "env", "sequence_parallel"}  # read one by one
-WHOLE = {**{c: f for c, f in SETUP_COLUMNS.items() if c not in TEXT | OTHER}, **VTRAIN_COLUMNS}
+OTHER = {"zero_stage", "act_ckpt", "recompute", "optimizer", "env", "sequence_parallel"}  # each parsed in its own way
+COUNTS = {**{c: f for c, f in SETUP_COLUMNS.items() if c not in TEXT | OTHER}, **VTRAIN_COLUMNS}
 RESULTS = {"sec_per_it", "iteration time (ms)", "tflops", "mem_gb", "status"}
 SOURCE = {"id", "source_file", "section", "line", "date", "notes"}
-JUDGEMENT = {"anomaly", "fixed_json"}  # somebody's verdict on the row; the audit forms its own
-KNOWN = set(WHOLE) | TEXT | OTHER | set(OUTCOME_COLUMNS) | RESULTS | SOURCE | JUDGEMENT
+JUDGEMENT = {"anomaly", "fixed_json"}  # somebody's verdict on the row, which the audit must not see
+KNOWN = set(COUNTS) | TEXT | OTHER | set(OUTCOME_COLUMNS) | RESULTS | SOURCE | JUDGEMENT
 
 STATUSES: dict[str, Status] = {"ok": "ok", "oom": "oom", "hang": "hang", "fail": "fail", "may_hang": "ok", "": "ok"}
 STATUSES |= {"timeout": "timeout", "cancelled": "cancelled", "lost": "lost", "running": "running", "pending": "pending"}
 
 
 def is_csv(head: str) -> bool:
-    return len(_plain(_split(head)) & KNOWN) >= 3
+    return len(KNOWN.intersection(_header(head))) >= 3
 
 
 def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv", *, needs_results: bool = True) -> Reading:
-    """Rows of measurements; of mere configurations where `needs_results` is off, and then unknown columns may stand."""
-    names = [name.strip().lower() for name in _split(text)]
+    """Rows of measurements; without `needs_results` rows of configurations, where unknown columns are ignored."""
+    names = _header(text)
     if not names:
         raise Mistake(f"{file} is empty.")
     if needs_results:
@@ -78,7 +74,7 @@ def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv", *,
 
 
 def _rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows below the header with anything in them, and their lines."""
+    """Rows below the header that are not empty, with their line numbers."""
     reader = csv.reader(io.StringIO(text))
     try:
         next(reader)
@@ -86,16 +82,12 @@ def _rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
             if any(values):
                 yield reader.line_num, values
     except csv.Error as error:
-        raise Mistake(f"{file}:{reader.line_num} is no CSV: {error}.") from None
+        raise Mistake(f"{file}:{reader.line_num} is not valid CSV: {error}.") from None
 
 
-def _split(text: str) -> list[str]:
+def _header(text: str) -> list[str]:
     first = text.lstrip("\ufeff").partition("\n")[0]
-    return next(csv.reader([first]), [])
-
-
-def _plain(names: list[str]) -> set[str]:
-    return {name.strip().lower() for name in names}
+    return [name.strip().lower() for name in next(csv.reader([first]), [])]
 
 
 def _check_columns(names: list[str], file: str) -> None:
@@ -124,14 +116,14 @@ def _trial(
     )
     setup = Setup.of(_setup(values, where), where)
     result = Outcome.of(_outcome(values, where), where)
-    return row.trial(setup, result, source.model_copy(update={"file": file}), seen)
+    return row.trial(setup, result, source, seen)
 
 
 def _setup(values: dict[str, str], where: str) -> dict[str, Any]:
     setup: dict[str, Any] = {}
     for name, cell in values.items():
-        if name in WHOLE:
-            setup[WHOLE[name]] = cells.whole(cell, f"{where}, column {name},")
+        if name in COUNTS:
+            setup[COUNTS[name]] = cells.count(cell, f"{where}, column {name},")
         elif name in TEXT and cell:
             setup[name] = cell
     zero = cells.number(values.get("zero_stage", ""), f"{where}, column zero_stage,")

@@ -1,4 +1,4 @@
-"""Markdown notes: every table with results becomes trials, with the help of the prose around it."""
+"""Markdown notes: the rows of every table with results, completed by the prose around the table."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ FROM_SECTION = ("gbs", "size_label", "recompute", "optimizer", "seq_len", "vocab
 
 @dataclass
 class Section:
-    """What stands under one heading, in order."""
+    """What is under one heading, in order."""
 
     level: int
     title: str
@@ -50,7 +50,7 @@ def read_markdown(text: str, file: str) -> Reading:
 
 
 def _sections(text: str, file: str) -> list[Section]:
-    """Cut the document at its headings and note what each piece of text states. The file's name is a heading too."""
+    """Split the document at its headings and parse what each text states. The file's name is a heading too."""
     root = Section(0, "", None, [heading(1, file.rpartition("/")[2])])
     found, now = [root], root
     for element in elements(text):
@@ -71,7 +71,7 @@ def _sections(text: str, file: str) -> list[Section]:
 
 
 class _Reader:
-    """Collects trials, what was not understood, and remarks, section by section."""
+    """Collects trials, lines that were not understood, and remarks, section by section."""
 
     def __init__(self, file: str, sections: list[Section]) -> None:
         self.file = file
@@ -89,7 +89,7 @@ class _Reader:
                 quoted = self._table(section, item, quoted)
             elif isinstance(item, Text):
                 self._prose(item)
-        self.trials += quoted  # log lines that no table row repeats stand for themselves
+        self.trials += quoted  # log lines that no table row repeats are trials of their own
         self._remarks(section, self.trials[before:])
 
     def _quoted(self, text: Text, section: Section) -> Iterator[Trial]:
@@ -136,7 +136,9 @@ class _Reader:
             trial = self._trial(section, table, line, row, rows.complete(known, usual))
             quoted = self._add_row(trial, quoted)
             if stated.get("gbs") and values.get("gbs") and stated["gbs"] != values["gbs"]:
-                self._say("stated", table.line, f"GBS={stated['gbs']}", {"gbs": stated["gbs"]}, [self.trials[-1].id])
+                self._add_remark(
+                    "stated", table.line, f"GBS={stated['gbs']}", {"gbs": stated["gbs"]}, [self.trials[-1].id]
+                )
         return quoted
 
     def _unknown_columns(self, table: Table, names: list[str | None]) -> None:
@@ -158,10 +160,9 @@ class _Reader:
         return rows.trial(Setup(**known), result, source, self.seen)
 
     def _add_row(self, trial: Trial, quoted: list[Trial]) -> list[Trial]:
-        """A quoted log line with the row's own TFLOPs is the same measurement: it lends its seconds and batch."""
-        twin = next(
-            (q for q in quoted if q.outcome.tflops == trial.outcome.tflops and q.outcome.tflops is not None), None
-        )
+        """A quoted log line with the row's TFLOPs is the same measurement: its seconds and batch complete the row."""
+        tflops = trial.outcome.tflops
+        twin = next((q for q in quoted if tflops is not None and q.outcome.tflops == tflops), None)
         if twin is not None and trial.outcome.seconds is None:
             note = f"seconds from the log line quoted at line {twin.source.line}"
             trial = trial.model_copy(
@@ -187,10 +188,8 @@ class _Reader:
         campaign = self._campaign(section)
         after = [s for s in campaign if s.line >= line]
         values: dict[str, Any] = {"size_label": sizes[-1]} if sizes else {}
-        for stated in (
-            *reversed(after),
-            *(s for s in campaign if s.line < line),
-        ):  # the last before, else the first after
+        before = [s for s in campaign if s.line < line]
+        for stated in (*reversed(after), *before):  # the last before, else the first after
             values |= {key: stated.values[key] for key in CAMPAIGN & stated.values.keys()}
         for title in titles:
             values |= {key: title[key] for key in title.keys() & {"precision"}}
@@ -227,7 +226,9 @@ class _Reader:
     def _remarks(self, section: Section, trials: list[Trial]) -> None:
         for item in section.content:
             if isinstance(item, Statement) and "really" in item.values:
-                self._say("really", item.line, item.text, {"size_label": item.values["really"]}, [t.id for t in trials])
+                self._add_remark(
+                    "really", item.line, item.text, {"size_label": item.values["really"]}, [t.id for t in trials]
+                )
             elif isinstance(item, OneLiner):
                 used = [
                     t.id
@@ -235,19 +236,18 @@ class _Reader:
                     if t.outcome.seconds == item.values.get("seconds")
                     and t.setup.devices in (None, item.values.get("devices"))
                 ]
-                self._say("one-liner", item.line, item.text, {**item.values, "tflops": item.result}, used)
+                self._add_remark("one-liner", item.line, item.text, {**item.values, "tflops": item.result}, used)
 
-    def _say(self, kind: Any, line: int, text: str, values: dict[str, Any], trials: list[str]) -> None:
+    def _add_remark(self, kind: Any, line: int, text: str, values: dict[str, Any], trials: list[str]) -> None:
         self.remarks.append(Remark(kind, self.file, line, text, values, tuple(trials)))
 
 
 def _one_liner_values(section: Section, line: int) -> dict[str, Any]:
-    """The one-liner right after a table tells its batch, sequence and factor; failing that, the section's last one."""
-    liners = [item for item in section.content if isinstance(item, OneLiner)]
-    following = [item for item in liners if item.line > line]
-    if not liners:
+    """Batch, sequence and factor of the one-liner right after a table, or of the section's last one."""
+    found = [item for item in section.content if isinstance(item, OneLiner)]
+    if not found:
         return {}
-    used = following[0] if following else liners[-1]
+    used = next((item for item in found if item.line > line), found[-1])
     values: dict[str, Any] = {key: int(used.values[key]) for key in ("gbs", "seq_len") if used.values.get(key)}
     if used.values.get("factor"):
         values["recompute"] = "full" if used.values["factor"] == 4 else "none"

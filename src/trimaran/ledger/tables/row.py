@@ -1,4 +1,4 @@
-"""A row of a notes table, with what is stated around it, becomes a Trial."""
+"""From a row of a table, with what is stated around it, to a Trial."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from trimaran.ledger.reading import trial_id
 from trimaran.ledger.tables import cells
 from trimaran.spec import Outcome, Setup, Source, Trial
 
-WHOLE = {"nodes", "devices", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "dp", "tp", "pp", "mbs", "gbs"}
+COUNTS = {"nodes", "devices", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "dp", "tp", "pp", "mbs", "gbs"}
 
 
 def setup_values(row: Mapping[str, str], where: str) -> dict[str, Any]:
-    """What the row itself says of the set-up."""
+    """The columns of a Setup that the row has."""
     values: dict[str, Any] = {}
     for name, cell in row.items():
-        if name in WHOLE:
-            values[name] = cells.whole(cell, f"{where}, column {name},")
+        if name in COUNTS:
+            values[name] = cells.count(cell, f"{where}, column {name},")
     if "zero" in row:
         zero = cells.number(row["zero"], f"{where}, column zero,")
         values["zero"] = None if zero is None else int(zero)
@@ -51,7 +51,7 @@ def outcome(row: Mapping[str, str], where: str) -> Outcome:
 
 
 def complete(values: dict[str, Any], devices_per_node: int | None) -> dict[str, Any]:
-    """Device counts follow from each other; dp follows from the devices where no column gives it."""
+    """Compute missing counts: devices and nodes from each other, dp from the devices."""
     known = dict(values)
     per_node = known.setdefault("devices_per_node", devices_per_node)
     if known.get("devices") is None and known.get("nodes") and per_node:
@@ -65,7 +65,7 @@ def complete(values: dict[str, Any], devices_per_node: int | None) -> dict[str, 
 
 
 def usual_devices_per_node(rows: list[dict[str, Any]]) -> int | None:
-    """What most rows of a table agree on when dp x tp x pp are divided by their nodes."""
+    """dp x tp x pp / nodes, where most rows of a table agree on it."""
     counts: Counter[int] = Counter()
     for row in rows:
         if all(row.get(name) for name in ("dp", "tp", "pp", "nodes")):
@@ -77,7 +77,7 @@ def usual_devices_per_node(rows: list[dict[str, Any]]) -> int | None:
 
 
 def trial(setup: Setup, result: Outcome, source: Source, seen: Counter[str]) -> Trial:
-    """The id is made of what was printed, not of the line, so text added above a table changes nothing."""
+    """The id is a hash of what was printed, without the line, so text added above a table changes nothing."""
     content = trial_id(source.kind, source.section, setup.model_dump(), result.model_dump(), source.date, source.note)
     seen[content] += 1
     return Trial(id=trial_id(content, seen[content]), setup=setup, outcome=result, source=source)

@@ -1,4 +1,4 @@
-"""What the prose, headings and code around a table state about it: shapes, sizes, batches, devices, one-liners."""
+"""What the text, headings and code around a table state about it: shapes, sizes, batches, devices, one-liners."""
 
 import ast
 import operator
@@ -30,7 +30,7 @@ FLAGS = {
 }
 SHAPE = {"layers", "hidden"}
 ONLY_WITH_SHAPE = {"tp", "pp", "dp", "mbs"}  # elsewhere prose talks about layouts in general ("with DP=4 …")
-CAMPAIGN = {"seq_len", "vocab", "device", "devices_per_node"}  # these outlive their paragraph
+CAMPAIGN = {"seq_len", "vocab", "device", "devices_per_node"}  # hold for all sections under the same top heading
 
 ASSIGNED = re.compile(
     r"(?<![\w$])(" + "|".join(sorted(KEYS, key=len, reverse=True)) + r")\s*=\s*(\d+)([kK]?)(?![\w/*.])"
@@ -97,7 +97,7 @@ def statement(line: int, text: str) -> Statement:
 
 
 def heading(line: int, title: str) -> Statement:
-    """A heading can name the number format, the machine, or state values itself."""
+    """A heading can name the precision, the machine, or state values."""
     stated = statement(line, title)
     if title.strip().lower() in ("fp16", "bf16", "fp32", "fp8"):
         stated.values["precision"] = title.strip().lower()
@@ -133,7 +133,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def arithmetic(text: str) -> float | None:
-    """The value of a sum, product or quotient of numbers; anything else is None and is never executed."""
+    """The value of an expression of numbers and + - * /; None for anything else, which is never executed."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, ZeroDivisionError, RecursionError):
