@@ -1,4 +1,4 @@
-"""cli: the commands, one thin file per verb. What they do is in the other rooms; here is only how they look.
+"""cli: the commands, one thin file each: options in, tables and JSON out. The work is done in the other rooms.
 
 May import: everything. Heavy imports stay inside the functions, so that `trimaran --help` is instant.
 Start reading: main.py.

@@ -66,7 +66,7 @@ app.command("score")(score)
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
 ) -> None:
     if version:
         print(f"trimaran {__version__}")

@@ -1,4 +1,4 @@
-"""trimaran presets: what can be named without writing a file."""
+"""trimaran presets: what commands accept by name, without a file."""
 
 from typing import Annotated
 
@@ -6,10 +6,10 @@ import typer
 
 
 def presets(
-    name: Annotated[str, typer.Argument(help="Show this preset as YAML, to copy and change.")] = "",
+    name: Annotated[str, typer.Argument(help="Show this preset as YAML, to copy and edit.")] = "",
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """List the models, clusters, trainers, jobs and sweeps that can be named in any command, or show one as YAML.
+    """List the models, clusters, trainers, jobs and sweeps that commands accept by name, or show one as YAML.
 
     Example: `trimaran presets bloom-176b > my-model.yaml`
     """
@@ -24,15 +24,12 @@ def presets(
     if json:
         print_json({kind: known.names(kind) for kind in (*known.KINDS, known.JOBS, known.SWEEPS)})
         return
-    rows = []
-    for model_name in known.names("models"):
-        model = known.model(model_name)
-        shape = (model.layers, model.hidden, model.ffn_hidden, model.heads, model.kv_heads, model.vocab, model.seq_len)
-        rows.append((total_parameters(model), model_name, shape))
+    models = sorted((known.model(n) for n in known.names("models")), key=lambda m: (total_parameters(m), m.name))
+    fields = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len")
     print_table(
         "Models",
         ("name", "parameters", "layers", "hidden", "ffn", "heads", "kv", "vocab", "seq"),
-        [(n, f"{count / 1e9:.2f}B", *(str(value) for value in shape)) for count, n, shape in sorted(rows)],
+        [(m.name, f"{total_parameters(m) / 1e9:.2f}B", *(str(getattr(m, field)) for field in fields)) for m in models],
     )
     clusters = [known.cluster(n) for n in known.names("clusters") if n != known.HERE]
     print_table(
@@ -66,10 +63,13 @@ def presets(
     )
     for title, kind in (("Jobs", known.JOBS), ("Sweeps", known.SWEEPS)):
         described = [(n, known.description(kind, n)) for n in known.names(kind)]
-        print_table(title, ("name", "what for"), described, left=(0, 1))
+        print_table(title, ("name", "purpose"), described, left=(0, 1))
 
 
 def _show(name: str, json: bool) -> None:
+    import yaml
+
+    from trimaran.cli.show import print_json
     from trimaran.spec import Mistake
     from trimaran.spec import presets as known
     from trimaran.spec.mistake import did_you_mean
@@ -79,22 +79,6 @@ def _show(name: str, json: bool) -> None:
     if kind is None:
         every = [n for kind in kinds for n in known.names(kind)]
         raise Mistake(f"There is no preset {name!r}.{did_you_mean(name, every)} `trimaran presets` lists all.")
-    if kind not in known.KINDS:
-        _show_file(kind, name, json)
-        return
-    noun = known.preset(kind, name)
-    print(noun.model_dump_json(indent=2) if json else noun.to_yaml(), end="" if not json else "\n")
-
-
-def _show_file(kind: str, name: str, json: bool) -> None:
-    """The file itself: it stays short, and means `here` wherever it is copied to."""
-    import yaml
-
-    from trimaran.cli.show import print_json
-    from trimaran.spec import presets as known
-
-    text = known.text(kind, name)
-    if json:
-        print_json(yaml.safe_load(text))
-    else:
-        print(text, end="")
+    # Jobs and sweeps as their short files, in which `here` stays `here` wherever they are copied to.
+    text = known.preset(kind, name).to_yaml() if kind in known.KINDS else known.text(kind, name)
+    print_json(yaml.safe_load(text)) if json else print(text, end="")

@@ -1,4 +1,4 @@
-"""Tables and JSON, alike in every command."""
+"""Tables and JSON, the same in every command."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-PIPE_WIDTH = 240  # into a file or pipe: wide enough that no cell is cut
+PIPE_WIDTH = 240  # of output to a file or pipe: wide enough that no cell wraps
 
 
 def console() -> Console:
@@ -18,7 +18,7 @@ def console() -> Console:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Table:
-    """Numbers to the right, the columns in `left` to the left."""
+    """Cells are right-aligned, but for the columns in `left`."""
     made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
         made.add_column(name, justify="left" if i in left else "right", overflow="fold")
@@ -32,7 +32,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """The table as text, coloured only where it will be seen."""
+    """The table as text, coloured only on a terminal."""
     shown = console()
     text = io.StringIO()
     Console(file=text, width=shown.width, force_terminal=shown.is_terminal).print(table(title, header, rows, left))

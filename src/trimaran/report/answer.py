@@ -4,6 +4,7 @@ from statistics import mean
 
 from trimaran.cost.predict import COVERAGE
 from trimaran.planner.explained import explained
+from trimaran.planner.tables import short_layout
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.jobs import job_of
 from trimaran.spec import Layout
@@ -102,18 +103,10 @@ def suggestion(campaign: Campaign) -> str | None:
     if gain < WORTH_TRYING or _was_tried(campaign, pick):
         return None
     return (
-        f"The plan's pick was not tried: {describe_layout(pick)} is predicted at {seconds:.4g} s"
+        f"The plan's pick was not tried: {short_layout(pick)} is predicted at {seconds:.4g} s"
         f" ({plan.best.seconds_low:.4g} to {plan.best.seconds_high:.4g}), {gain:.0%} less than the"
         f" {winner.expected.seconds:.4g} s predicted for the fastest measured."
     )
-
-
-def describe_layout(layout: Layout) -> str:
-    text = f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, micro batch {layout.micro_batch}"
-    text += f", recompute {layout.recompute}, ZeRO {layout.zero}"
-    text += f", {layout.schedule}" if layout.schedule != "1f1b" else ""
-    text += f" x{layout.virtual_stages}" if layout.virtual_stages > 1 else ""
-    return text + (", sequence parallel" if layout.sequence_parallel else "")
 
 
 def _is_pick(campaign: Campaign) -> bool:

@@ -14,7 +14,7 @@ from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
 from trimaran.planner.plan import Plan, make_plan
 from trimaran.planner.question import Question
-from trimaran.report.answer import describe_layout
+from trimaran.planner.tables import short_layout
 from trimaran.report.campaign import Campaign, Expected, Row
 from trimaran.report.jobs import job_of
 from trimaran.report.rows import expected_of, rows_of
@@ -69,7 +69,7 @@ def planned_campaigns(job: Job, on_progress: OnProgress) -> list[Campaign]:
     jobs = [each.job for each in plan]
     jobs += [job] if job.layout not in [each.layout for each in jobs] else []
     own = f"{job.name}, as it is"
-    trials = [_pending_trial(each, own if each.layout == job.layout else describe_layout(each.layout)) for each in jobs]
+    trials = [_pending_trial(each, own if each.layout == job.layout else short_layout(each.layout)) for each in jobs]
     rows = sorted(rows_of(trials), key=lambda row: row.expected.seconds if row.expected else 0.0)
     return [
         Campaign(

@@ -13,6 +13,7 @@ from trimaran import __version__
 from trimaran.cost.parameters import total_parameters
 from trimaran.ledger.audit.finding import LEVELS
 from trimaran.ledger.results import NOTES_HEADER, notes_row
+from trimaran.planner.tables import short_layout
 from trimaran.report import answer
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.figures import Figure
@@ -126,7 +127,7 @@ def _filters(header: tuple[str, ...], rows: list[list[Cell]]) -> list[dict[str, 
 def _plan(campaign: Campaign) -> list[dict[str, Any]]:
     return [
         {
-            "layout": answer.describe_layout(each.layout),
+            "layout": short_layout(each.layout),
             "nodes": each.nodes,
             "seconds": each.seconds,
             "low": each.seconds_low,

@@ -1,11 +1,12 @@
 """The nearest valid Job: the fewest fields changed, each as little as possible."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from trimaran.spec.batch import Batch, Ramp
+from trimaran.spec.model import round_up
 from trimaran.spec.rules import problems
 from trimaran.spec.trainer import Optimizer, Recompute, Schedule
 
@@ -25,7 +26,11 @@ class FieldChange(NamedTuple):
     field: str
     value: Any
     distance: float
-    apply: Callable[["Job"], "Job"]
+
+    def apply(self, job: "Job") -> "Job":
+        name, _, inner = self.field.partition(".")
+        value = getattr(job, name).model_copy(update={inner: self.value}) if inner else self.value
+        return job.model_copy(update={name: value})
 
 
 def suggest_change(job: "Job") -> str:
@@ -65,30 +70,27 @@ def _candidates(job: "Job") -> Iterator[Iterable[FieldChange]]:
     yield _numbers("layout", "tp", layout.tp, _around(layout.tp) | _quotient(cluster.devices, layout.dp * layout.pp))
     yield _batches(job)
     yield _numbers("cluster", "nodes", cluster.nodes, _quotient(layout.devices, cluster.devices_per_node))
-    kinds: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-        ("split", layout.split, ("even", "weighted")),
-        ("schedule", layout.schedule, get_args(Schedule)),
-        ("recompute", layout.recompute, get_args(Recompute)),
-        ("sequence_parallel", layout.sequence_parallel, (False,)),
-    )
-    for name, now, others in kinds:
-        yield [_set_part("layout", name, value, 0.9) for value in others if value != now]
+    choices = {
+        "split": ("even", "weighted"),
+        "schedule": get_args(Schedule),
+        "recompute": get_args(Recompute),
+        "sequence_parallel": (False,),
+    }
+    for name, values in choices.items():
+        yield [_set_part("layout", name, value, 0.9) for value in values if value != getattr(layout, name)]
     yield [_set_part("layout", "zero", n, 0.3 * abs(n - layout.zero)) for n in range(4) if n != layout.zero]
     yield _numbers("layout", "virtual_stages", layout.virtual_stages, {1, 2})
     yield [
-        FieldChange("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)), _set_field("precision", name))
+        FieldChange("precision", name, abs(log(BITS[name] / BITS[job.precision], 2)))
         for name in job.trainer.precisions
         if name != job.precision
     ]
-    optimizers = [o for o in get_args(Optimizer) if o != job.optimizer]
-    yield [FieldChange("optimizer", o, 1.0, _set_field("optimizer", o)) for o in optimizers]
-    multiples = {model.layers // layout.stages * layout.stages, -(-model.layers // layout.stages) * layout.stages}
-    yield _numbers("model", "layers", model.layers, multiples)
-    for name in ("ffn_hidden", "padded_vocab"):
-        now_number = getattr(model, name)
-        if now_number is not None:
-            up = -(-now_number // layout.tp) * layout.tp
-            yield _numbers("model", name, now_number, {up, up - layout.tp} - {0})
+    yield [FieldChange("optimizer", name, 1.0) for name in get_args(Optimizer) if name != job.optimizer]
+    for name, multiple in (("layers", layout.stages), ("ffn_hidden", layout.tp), ("padded_vocab", layout.tp)):
+        now = getattr(model, name)
+        if now is not None:
+            up = round_up(now, multiple)
+            yield _numbers("model", name, now, {up, up - multiple})
 
 
 def _around(number: int) -> set[int]:
@@ -112,8 +114,8 @@ def _batches(job: "Job") -> list[FieldChange]:
     size, ramp = job.batch.size, job.batch.ramp
     if ramp is None:
         return [
-            FieldChange("batch.size", n, abs(log(n / size, 2)), _set_field("batch", Batch(size=n)))
-            for n in {size // unit * unit, -(-size // unit) * unit} - {0, size}
+            FieldChange("batch.size", n, abs(log(n / size, 2)))
+            for n in {round_up(size, unit), round_up(size, unit) - unit} - {0, size}
         ]
     start = max(unit, round(ramp.start / unit) * unit)
     increment = max(unit, round(ramp.increment / unit) * unit)
@@ -122,19 +124,11 @@ def _batches(job: "Job") -> list[FieldChange]:
     if not distance:
         return []
     new = Batch(size=end, ramp=Ramp(start=start, increment=increment, samples=ramp.samples))
-    return [FieldChange("batch", new, distance, _set_field("batch", new))]
+    return [FieldChange("batch", new, distance)]
 
 
 def _set_part(part: str, name: str, value: Any, distance: float) -> FieldChange:
-    def apply(job: "Job") -> "Job":
-        new = getattr(job, part).model_copy(update={name: value})
-        return job.model_copy(update={part: new})
-
-    return FieldChange(f"{part}.{name}", value, distance + PENALTY[part], apply)
-
-
-def _set_field(name: str, value: Any) -> Callable[["Job"], "Job"]:
-    return lambda job: job.model_copy(update={name: value})
+    return FieldChange(f"{part}.{name}", value, distance + PENALTY[part])
 
 
 def _format(value: Any) -> str:

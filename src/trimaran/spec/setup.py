@@ -43,30 +43,21 @@ class Setup(Spec):
 
     @classmethod
     def of_job(cls, job: "Job") -> "Setup":
-        model, cluster, layout = job.model, job.cluster, job.layout
+        same_names = {
+            name: getattr(part, name)
+            for part in (job.model, job.layout)
+            for name in type(part).model_fields
+            if name in cls.model_fields
+        }
         return cls(
+            **same_names,
             framework=job.trainer.name,
-            device=cluster.device.name,
-            devices_per_node=cluster.devices_per_node,
-            nodes=cluster.nodes,
-            devices=cluster.devices,
-            layers=model.layers,
-            hidden=model.hidden,
-            ffn_hidden=model.ffn_hidden,
-            heads=model.heads,
-            kv_heads=model.kv_heads,
-            mlp=model.mlp,
-            seq_len=model.seq_len,
-            vocab=model.vocab,
-            dp=layout.dp,
-            tp=layout.tp,
-            pp=layout.pp,
-            virtual_stages=layout.virtual_stages,
-            zero=layout.zero,
-            mbs=layout.micro_batch,
+            device=job.cluster.device.name,
+            devices_per_node=job.cluster.devices_per_node,
+            nodes=job.cluster.nodes,
+            devices=job.cluster.devices,
+            mbs=job.layout.micro_batch,
             gbs=job.batch.size,
-            recompute=layout.recompute,
-            sequence_parallel=layout.sequence_parallel,
             precision=job.precision,
             optimizer=job.optimizer,
             environment=job.environment,
