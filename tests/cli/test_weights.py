@@ -98,7 +98,7 @@ def test_exports_that_cannot_be_get_a_sentence(trimaran: Command, tmp_path: Path
     (tmp_path / "full" / "file").touch()
     (tmp_path / "empty").mkdir()
     for source, out, words in (
-        ("nowhere", "out", "nowhere is no folder"),
+        ("nowhere", "out", "nowhere is not a folder"),
         ("empty", "out", "empty holds no complete checkpoint"),
         ("odd", "out", "its bias is False, but in GPT-2 it is True"),
         ("saved", "full", "full is not empty, and nothing is overwritten"),
@@ -151,7 +151,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "another family": (config(model_type="qwen2"), "is of model_type 'qwen2', but only gpt2, bloom, llama"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{") and None, "is not valid json"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "no shape": (config(num_hidden_layers="gone"), "does not say num_hidden_layers"),
+    "no shape": (config(num_hidden_layers="gone"), "has no num_hidden_layers"),
     "a shape in words": (config(num_hidden_layers="four"), "layers is 'four', but input should be a valid integer"),
     "heads that do not divide": (config(num_attention_heads=7), "does not divide into 7 heads"),
     "stretched positions": (config(rope_scaling={"rope_type": "llama3"}), "has rope_scaling = {'rope_type': 'llama3'}"),
@@ -159,13 +159,19 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "half the biases": (config(mlp_bias=True), "has mlp_bias = True, but Trimaran's Llama has False"),
     "another head": (config(head_dim=16), "has head_dim = 16"),
     "quantized": (config(quantization_config={"bits": 4}), "has quantization_config"),
-    "a missing tensor": (tensors(model__norm__weight=None), "lacks model.norm.weight, which Llama has"),
+    "a missing tensor": (
+        tensors(model__norm__weight=None),
+        "lacks model.norm.weight, which a Llama with its config.json has",
+    ),
     "another shape": (tensors(model__norm__weight=torch.ones(5)), r"model.norm.weight has the shape (5,), but"),
     "a type": (tensors(model__norm__weight=torch.ones(32).double()), "is stored as F64; Trimaran reads fp32"),
-    "a stranger": (tensors(model__adapter=torch.ones(1)), "holds model.adapter, which Llama has not"),
-    "only a pickle": (only_bin, "can run any program when it is opened"),
+    "a stranger": (
+        tensors(model__adapter=torch.ones(1)),
+        "holds model.adapter, which a Llama with its config.json does not have",
+    ),
+    "only a pickle": (only_bin, "can run arbitrary code when it is loaded"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "there are no weights in it"),
-    "cut off": (cut, "model.safetensors is damaged or cut off"),
+    "cut off": (cut, "model.safetensors is damaged or truncated"),
     "a missing file": (split, "b.safetensors is missing, though"),
 }
 
@@ -178,7 +184,7 @@ def test_folders_that_cannot_be_imported_get_a_sentence(trimaran: Command, llama
         spoil(folder)
         refused(trimaran("weights", "import", "bad", "out"), words)
         rmtree(folder)
-    refused(trimaran("weights", "import", "nowhere", "out"), "nowhere is no folder")
+    refused(trimaran("weights", "import", "nowhere", "out"), "nowhere is not a folder")
     refused(trimaran("weights", "import", "llama", "saved"), "saved is not empty")
     refused(trimaran("weights", "import", "llama", "out", "--data", "nowhere"), "nowhere.idx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["llama", "saved"]
@@ -191,9 +197,9 @@ def test_samples_that_cannot_be_get_a_sentence(trimaran: Command, llama: Path, t
     random_checkpoint(GPT | {"vocab": 400}, tmp_path / "large")
     named = ("--tokenizer", "words.json")
     for arguments, words in (
-        (["nowhere"], "nowhere is no folder"),
-        (["large"], "Which of 400 tokens mean which text is not known here"),
-        (["large", *named], "There is nothing to go on from"),
+        (["nowhere"], "nowhere is not a folder"),
+        (["large"], "The tokenizer of this vocabulary of 400 is not known"),
+        (["large", *named], "There is nothing to continue"),
         (["large", *named, "--bytes"], "Both --tokenizer and --bytes"),
         (["large", *named, "--prompt", "b"], "the token 999, but the model's vocabulary has 400"),
     ):

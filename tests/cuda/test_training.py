@@ -9,17 +9,16 @@ from torch import Tensor, nn
 
 from trimaran.cost.tensors import NamedTensor
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpoints, live_tensors
-from trimaran.engine.checkpoint.position import Position
-from trimaran.engine.checkpoint.sharded_tensors import unpacked
+from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, local_tensors
+from trimaran.engine.checkpoint.sharded_tensors import dequantized
 from trimaran.engine.kernels.fused_adamw import FusedAdamW
 from trimaran.engine.kernels.transpose import transpose_copy
 from trimaran.engine.loop.batches import batch
-from trimaran.engine.loop.train import Stop, loop
-from trimaran.engine.metrics.reporter import Done, Teller
+from trimaran.engine.loop.train import StopSignal, train_loop
+from trimaran.engine.metrics.reporter import MetricsReporter, PendingStep
 from trimaran.engine.parallel.world import World
 from trimaran.engine.parallel.zero import MasterWeight
-from trimaran.engine.trainer import Asks, Trainer
+from trimaran.engine.trainer import Requests, Trainer
 from trimaran.processes.heartbeat import Heartbeat
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
@@ -100,7 +99,7 @@ def test_compiling_does_not_change_the_losses(precision: str, family: tuple[str,
 
 def state(trainer: Trainer) -> dict[str, Tensor]:
     """Weights and moments, in fp32 on the host."""
-    return {name: unpacked(tensor).cpu().clone() for name, tensor in live_tensors(trainer)[0].items()}
+    return {name: dequantized(tensor).cpu().clone() for name, tensor in local_tensors(trainer)[0].items()}
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
@@ -112,9 +111,9 @@ def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp
         pytest.importorskip("torchao")
     settings = [f"optimizer={optimizer}", "precision=bf16", f"saving.folder={tmp_path}"]
     settings += [f"saving.asynchronous={background}", "batch.size=4", "model.layers=16"]
-    begun, position = tiny("cuda", *settings), Position(3, 12)
+    begun, position = tiny("cuda", *settings), TrainState(3, 12)
     stepped(begun, range(3))
-    checkpoints, saved = Checkpoints(begun), state(begun)
+    checkpoints, saved = Checkpointer(begun), state(begun)
     few_bytes = 0.4 * sum(master.value.nbytes for master in begun.weights.masters)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -125,7 +124,7 @@ def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp
 
     gone_on, on_cpu = tiny("cuda", *settings), tiny("cpu", *settings)
     torch.cuda.reset_peak_memory_stats()
-    assert Checkpoints(gone_on).resume() == Checkpoints(on_cpu).resume() == position
+    assert Checkpointer(gone_on).resume() == Checkpointer(on_cpu).resume() == position
     assert torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() < few_bytes
     for trainer in (gone_on, on_cpu):
         exact = {name for name in saved if optimizer != "adam-8bit" or name.startswith("weights/")}
@@ -177,14 +176,14 @@ def master_weight(value: Tensor, dtype: torch.dtype) -> MasterWeight:
     )
 
 
-class Strict(Teller):
+class StrictReporter(MetricsReporter):
     """After the third step, when everything is compiled and allocated, PyTorch refuses to wait for the device."""
 
-    def tell(self, done: Done) -> Asks:
-        asks = super().tell(done)
-        if done.iteration == 3:
+    def report(self, step: PendingStep) -> Requests:
+        requests = super().report(step)
+        if step.iteration == 3:
             torch.cuda.set_sync_debug_mode("error")
-        return asks
+        return requests
 
 
 @pytest.mark.parametrize("settings", [("optimizer=fused-adam", "precision=bf16"), ("optimizer=adam",)], ids=str)
@@ -192,9 +191,9 @@ def test_the_loop_never_waits_for_the_device(settings: tuple[str, ...]) -> None:
     torch.compiler.reset()
     job = apply_settings(load_job("tiny"), ["steps=8", *settings])
     trainer = Trainer(job, World(job.layout, torch.device("cuda")))
-    teller = Strict(job, trainer.world, Position())
+    reporter = StrictReporter(job, trainer.world, TrainState())
     try:
-        loop(trainer, Checkpoints(trainer), Stop(), teller, Heartbeat(None, 0))
+        train_loop(trainer, Checkpointer(trainer), StopSignal(), reporter, Heartbeat(None, 0))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert teller.at.iteration == 8
+    assert reporter.state.iteration == 8

@@ -9,8 +9,7 @@ from torch import Tensor
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.stages import random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpoints
-from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.optimizer.adam import create_moments
@@ -35,7 +34,7 @@ def random_checkpoint(model: dict[str, Any], folder: Path, **rest: Any) -> Job:
     (module,) = trainer.weights.modules
     module.load_state_dict(random_weights(module))
     create_moments(trainer.optimizer)
-    Checkpoints(trainer).save(Position())
+    Checkpointer(trainer).save(TrainState())
     return job
 
 
@@ -43,13 +42,13 @@ def save_after_a_step(rank: int, job: Job) -> None:
     world = build_world(job.layout, job.model.tied_embeddings, CPU, rank)
     trainer = Trainer(job, world)
     trainer.step(batch(job, source_of(job), 0, job.batch.size, world.dp_rank, CPU))
-    Checkpoints(trainer).save(Position(1, job.batch.size))
+    Checkpointer(trainer).save(TrainState(1, job.batch.size))
 
 
-def gone_on(job: Job) -> tuple[Trainer, Position]:
+def resumed(job: Job) -> tuple[Trainer, TrainState]:
     """One process that has read the newest checkpoint as training does."""
     trainer = Trainer(job, World(Layout(), CPU))
-    return trainer, Checkpoints(trainer).resume()
+    return trainer, Checkpointer(trainer).resume()
 
 
 def logits_of(stage: Stage, tokens: Tensor) -> Tensor:

@@ -16,8 +16,7 @@ from tests.engine.commands import ENVIRONMENT, LIMIT_SECONDS, TRIMARAN, finished
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpoints, newest
-from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, newest_checkpoint
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
 from trimaran.engine.memory.tracker import Tracker
@@ -54,19 +53,19 @@ def job(model: dict[str, Any], layout: dict[str, Any], folder: Path | None, **re
 
 
 def trained(rank: int, job: Job, until: int) -> list[float]:
-    """Go on from the newest checkpoint to this step and save there: the losses, and the loss on unseen data."""
+    """Resume from the newest checkpoint, train to this step and save there: the losses, and the validation loss."""
     device = torch.device("cpu")
     alone = job.layout.devices == 1
     world = World(job.layout, device) if alone else build_world(job.layout, job.model.tied_embeddings, device, rank)
     trainer = Trainer(job, world)
-    checkpoints = Checkpoints(trainer)
+    checkpoints = Checkpointer(trainer)
     position = checkpoints.resume()
     consumed, found, source = position.consumed, [], source_of(job)
     for iteration in range(position.iteration, until):
         parts = batch(job, source, consumed, job.batch.size, world.dp_rank, device)
         consumed += job.batch.size
         found.append(float(trainer.step(parts, job.recipe.rate_at(consumed, job.samples)).loss))
-        checkpoints.save(Position(iteration + 1, consumed, 0, 0, trainer.scaler.state()))
+        checkpoints.save(TrainState(iteration + 1, consumed, 0, 0, trainer.scaler.state()))
     checkpoints.finish()
     return [*found, evaluate(trainer, source_of(job, "validation"))]
 
@@ -85,12 +84,12 @@ def test_a_run_goes_on_under_another_layout_as_if_never_stopped(
     pair: str, pool: Pool, never_stopped: Any, tmp_path: Path
 ) -> None:
     model, first, second = PAIRS[pair]
-    saved, gone_on = (job(model, layout, tmp_path) for layout in (first, second))
+    saved, resumed = (job(model, layout, tmp_path) for layout in (first, second))
     begun = pool.run(saved.layout.devices, trained, saved, SAVED_AT)
     expected = never_stopped(json.dumps(model))
     for of_rank in begun:
         assert of_rank[:-1] == pytest.approx(expected[:SAVED_AT], rel=1e-5)
-    for of_rank in pool.run(gone_on.layout.devices, trained, gone_on, STEPS):
+    for of_rank in pool.run(resumed.layout.devices, trained, resumed, STEPS):
         assert of_rank == pytest.approx(expected[SAVED_AT:], rel=1e-5)
 
 
@@ -119,8 +118,8 @@ def test_8_bit_moments_go_on(
     model, saving = GPT | {"hidden": 64}, {"folder": str(tmp_path), "asynchronous": asynchronous}
     expected = pool.run(1, trained, job(model, {}, None, optimizer="adam-8bit"), STEPS)[0]
     pool.run(1, trained, job(model, {}, None, optimizer="adam-8bit", saving=saving), SAVED_AT)
-    gone_on = job(model, layout, None, optimizer="adam-8bit", saving=saving)
-    for of_rank in pool.run(gone_on.layout.devices, trained, gone_on, STEPS):
+    resumed = job(model, layout, None, optimizer="adam-8bit", saving=saving)
+    for of_rank in pool.run(resumed.layout.devices, trained, resumed, STEPS):
         assert of_rank == pytest.approx(expected[SAVED_AT:], rel=off)
 
 
@@ -134,7 +133,7 @@ def test_going_on_takes_hardly_more_memory_than_is_held_then(optimizer: str, tmp
     tracker = Tracker()
     with tracker:
         trainer = Trainer(asked, World(asked.layout, torch.device("cpu")))
-        assert Checkpoints(trainer).resume().iteration == 1
+        assert Checkpointer(trainer).resume().iteration == 1
     weights = sum(master.value.nbytes for master in trainer.weights.masters)
     assert tracker.now >= weights
     assert tracker.peak - tracker.now < 0.2 * weights
@@ -149,14 +148,14 @@ def test_the_newest_are_kept(pool: Pool, tmp_path: Path) -> None:
 def test_a_half_written_one_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / ".step-00000003.partial").mkdir()
-    assert newest(tmp_path) == tmp_path / "step-00000002"
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-00000002"
 
 
 def test_a_checkpoint_of_another_model_is_named_by_its_first_difference(pool: Pool, tmp_path: Path) -> None:
     pool.run(1, trained, job(GPT, {}, tmp_path), 1)
     other = job(GPT | {"hidden": 64}, {}, tmp_path)
     with pytest.raises(Mistake, match=r"is of another model: its hidden is 32, the job's 64;"):
-        Checkpoints(Trainer(other, World(other.layout, torch.device("cpu")))).resume()
+        Checkpointer(Trainer(other, World(other.layout, torch.device("cpu")))).resume()
 
 
 def test_a_run_killed_while_it_saves_goes_on_from_a_complete_checkpoint(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_a_run_killed_while_it_saves_goes_on_from_a_complete_checkpoint(tmp_path
     saving = ("--set", f"saving.folder={tmp_path}", "--set", "saving.every=1", "--set", "layout.dp=2")
     for seen in (1, 3, 2, 4):
         process = train("tiny", "--steps", "100000", *saving)
-        begun = newest(tmp_path)
+        begun = newest_checkpoint(tmp_path)
         first = int(begun.name[5:]) if begun else 0
         until_iteration(process, first + seen)
         process.kill()
@@ -183,7 +182,7 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 5
-    path = newest(tmp_path)
+    path = newest_checkpoint(tmp_path)
     assert path is not None
     at = int(path.name[5:])
     assert err == f"trimaran: interrupted after iteration {at} of 100000, saved in {tmp_path}.\n"
@@ -200,7 +199,7 @@ def test_a_run_whose_reader_leaves_is_saved(pipe: str, tmp_path: Path) -> None:
     shell = ["bash", "-c", f'{run} {pipe} grep -m 1 "iteration .* 3/"; exit ${{PIPESTATUS[0]}}']
     ended = subprocess.run(shell, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, env=ENVIRONMENT)
     assert ended.returncode == 5
-    path = newest(tmp_path)
+    path = newest_checkpoint(tmp_path)
     assert path is not None
     said = f"trimaran: interrupted after iteration {int(path.name[5:])} of 100000, saved in {tmp_path}.\n"
     assert ended.stderr == (said if pipe == "|" else "")

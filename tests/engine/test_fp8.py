@@ -16,8 +16,7 @@ from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpoints
-from trimaran.engine.checkpoint.position import Position
+from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState
 from trimaran.engine.kernels.compile import compile_layers
 from trimaran.engine.kernels.fp8 import E4M3, E5M2, Fp8Matmul, check_fp8_support, quantize, scale_for
 from trimaran.engine.loop.batches import batch
@@ -224,14 +223,14 @@ def test_another_layout_goes_on_from_a_checkpoint(pool: Pool, tmp_path: Path, lo
 def saved(rank: int, job: Job) -> None:
     trainer = trainer_of(rank, job)
     stepped(trainer, range(SAVED_AT))
-    checkpoints = Checkpoints(trainer)
-    checkpoints.save(Position(SAVED_AT, SAVED_AT * job.batch.size))
+    checkpoints = Checkpointer(trainer)
+    checkpoints.save(TrainState(SAVED_AT, SAVED_AT * job.batch.size))
     checkpoints.finish()
 
 
 def resumed(rank: int, job: Job) -> list[float]:
     trainer = trainer_of(rank, job)
-    assert Checkpoints(trainer).resume().iteration == SAVED_AT
+    assert Checkpointer(trainer).resume().iteration == SAVED_AT
     return stepped(trainer, range(SAVED_AT, STEPS))
 
 

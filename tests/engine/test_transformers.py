@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.engine.stages import random_tokens, random_weights, whole_stage
 from trimaran.cost.tensors import VOCABULARY
 from trimaran.engine.hugging_face.families import family_of
-from trimaran.engine.hugging_face.family import to_ours
+from trimaran.engine.hugging_face.family import from_hf
 from trimaran.spec import Model
 
 ROWS = 3
@@ -72,7 +72,7 @@ def test_logits_loss_and_every_gradient_equal_hugging_face(name: str) -> None:
 
 def padded_ours(model: Model, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The vocabulary padded with zeros, as the engine has it."""
-    ours = to_ours(family_of(model), model, theirs)
+    ours = from_hf(family_of(model), model, theirs)
     empty_rows = (0, 0, 0, model.vocab_rows(1) - model.vocab)
     return ours | {name: F.pad(ours[name], empty_rows) for name in VOCABULARY if name in ours}
 

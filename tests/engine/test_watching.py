@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.engine.commands import finished
 from trimaran.data.source import source_of
-from trimaran.engine.metrics.spikes import NEEDED, Spikes
+from trimaran.engine.metrics.spikes import NEEDED, SpikeDetector
 from trimaran.spec.files import load_job
 
 
@@ -66,7 +66,7 @@ def test_a_jump_in_a_noisy_falling_loss_is_noted_and_nothing_else(
     falling = start * np.linspace(1.0, 0.5, 200)
     losses = falling * (1 + noise * np.random.default_rng(seed).uniform(-1, 1, 200))
     losses[at] *= 2
-    spikes = Spikes()
+    spikes = SpikeDetector()
     assert [i for i, loss in enumerate(losses) if spikes.is_spike(float(loss))] == [at]
 
 

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.engine.checkpoints import FAMILIES, gone_on, logits_of, random_checkpoint, save_after_a_step
+from tests.engine.checkpoints import FAMILIES, logits_of, random_checkpoint, resumed, save_after_a_step
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.reader import Saved, whole_shapes
-from trimaran.engine.hugging_face.exporting import Exported, export
+from trimaran.engine.checkpoint.reader import SavedCheckpoint, full_shapes
+from trimaran.engine.hugging_face.exporting import HfExport, export
 from trimaran.engine.hugging_face.families import family_of
-from trimaran.engine.hugging_face.family import to_ours, to_theirs
-from trimaran.engine.hugging_face.folder import Folder
+from trimaran.engine.hugging_face.family import from_hf, to_hf
+from trimaran.engine.hugging_face.folder import HfFolder
 from trimaran.engine.hugging_face.importing import import_
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.model.generate import (
@@ -44,8 +44,8 @@ LARGE = 2**40
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def exported(folder: Path, out: Path, dtype: str = "fp32", file_bytes: int = LARGE) -> Exported:
-    return export(Saved(folder), out, dtype, file_bytes, None, lambda done, total: None)
+def exported(folder: Path, out: Path, dtype: str = "fp32", file_bytes: int = LARGE) -> HfExport:
+    return export(SavedCheckpoint(folder), out, dtype, file_bytes, None, lambda done, total: None)
 
 
 def imported(folder: Path, out: Path) -> Any:
@@ -73,7 +73,7 @@ def test_what_eight_ranks_saved_has_the_same_logits_in_transformers(
     saving = {"folder": str(tmp_path / "saved")}
     pool.run(8, save_after_a_step, job_of(model, ALL, saving=saving))
     exported(tmp_path / "saved", tmp_path / "out")
-    trainer, position = gone_on(job_of(model, {}, saving=saving))
+    trainer, position = resumed(job_of(model, {}, saving=saving))
     assert position.iteration == 1
     tokens = random_tokens(trainer.job.model, rows=2)
     ours = logits_of(trainer.weights.modules[0], tokens)
@@ -92,17 +92,19 @@ def test_sampling_without_chance_is_the_librarys_greedy_generation(name: str, tm
         torch.tensor([prompt]), attention_mask=torch.ones(1, 3), do_sample=False, max_new_tokens=count, pad_token_id=0
     )
     expected = theirs[0, len(prompt) :].tolist()
-    for held in (Saved(tmp_path / "saved"), Folder(tmp_path / "out")):
-        drawn = generate(load_model(held), prompt, SamplingOptions(temperature=0), seeded_generator(1))
-        assert [next(drawn) for _ in range(count)] == expected
+    for held in (SavedCheckpoint(tmp_path / "saved"), HfFolder(tmp_path / "out")):
+        sampled = generate(load_model(held), prompt, SamplingOptions(temperature=0), seeded_generator(1))
+        assert [next(sampled) for _ in range(count)] == expected
 
 
 def test_sampling_goes_on_beyond_the_models_length_with_what_it_remembers(tmp_path: Path) -> None:
     """After 16 tokens the older half is forgotten: from there on it is the library's continuation of the newer one."""
     random_checkpoint(GPT, tmp_path / "saved")
     exported(tmp_path / "saved", tmp_path / "out")
-    drawn = generate(load_model(Saved(tmp_path / "saved")), [5], SamplingOptions(temperature=0), seeded_generator(1))
-    text = [5, *(next(drawn) for _ in range(20))]
+    sampled = generate(
+        load_model(SavedCheckpoint(tmp_path / "saved")), [5], SamplingOptions(temperature=0), seeded_generator(1)
+    )
+    text = [5, *(next(sampled) for _ in range(20))]
     remembered = text[17 - 9 : 17]
     theirs = library(tmp_path / "out").generate(
         torch.tensor([remembered]), attention_mask=torch.ones(1, 9), do_sample=False, max_new_tokens=4, pad_token_id=0
@@ -114,7 +116,7 @@ def test_sampling_goes_on_beyond_the_models_length_with_what_it_remembers(tmp_pa
 def test_a_prefix_lm_reads_its_prompt_as_a_prefix(model: dict[str, Any], tmp_path: Path) -> None:
     """As in training, where one pass over the whole row has the prefix in its mask."""
     random_checkpoint(model | {"objective": "prefix"}, tmp_path)
-    stage = load_model(Saved(tmp_path))
+    stage = load_model(SavedCheckpoint(tmp_path))
     tokens = random_tokens(stage.model, rows=1)
     prefix = torch.arange(stage.model.seq_len)[None] < 9
     expected = stage.logits(stage.activations(tokens, tokens, prefix=prefix))[-1]
@@ -165,7 +167,7 @@ def test_training_goes_on_from_an_imported_model(name: str, tmp_path: Path) -> N
     theirs = published(Model(**FAMILIES[name]), tmp_path / "theirs")
     imported(tmp_path / "theirs", tmp_path / "ours")
     model = load_job(tmp_path / "ours" / "job.yaml").model
-    trainer, position = gone_on(job_of(model.model_dump(), {}, saving={"folder": str(tmp_path / "ours")}))
+    trainer, position = resumed(job_of(model.model_dump(), {}, saving={"folder": str(tmp_path / "ours")}))
     assert (position.iteration, position.consumed) == (0, 0)
     for state in trainer.optimizer.state.values():
         assert state["step"] == 0
@@ -187,7 +189,7 @@ def test_names_without_the_beginning_that_bare_models_lack_are_known(tmp_path: P
     bare.save_pretrained(tmp_path / "bare")
     names = load_file(tmp_path / "bare" / "model.safetensors")
     assert "wte.weight" in names
-    read = Folder(tmp_path / "bare")
+    read = HfFolder(tmp_path / "bare")
     assert torch.equal(read.read("embedding.word"), names["wte.weight"])
 
 
@@ -220,9 +222,9 @@ def test_every_model_of_a_family_goes_there_and_back(model: Model) -> None:
         library_model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     expected = {name: value.shape for name, value in library_model.named_parameters()}
     theirs = {name: torch.randn(shape) for name, shape in expected.items()}
-    ours = to_ours(family, model, theirs)
-    assert {name: tuple(value.shape) for name, value in ours.items()} == whole_shapes(model)
-    back = to_theirs(family, model, ours)
+    ours = from_hf(family, model, theirs)
+    assert {name: tuple(value.shape) for name, value in ours.items()} == full_shapes(model)
+    back = to_hf(family, model, ours)
     assert back.keys() == theirs.keys()
     assert all(torch.equal(back[name], value) for name, value in theirs.items())
     assert family.model(config, model.name, "The config") == model
@@ -248,13 +250,13 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from trimaran.engine.hugging_face.exporting import export
-from trimaran.engine.checkpoint.reader import Saved
+from trimaran.engine.checkpoint.reader import SavedCheckpoint
 
 def tell(done, total):
     if done > total / 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-export(Saved(Path(sys.argv[1])), Path(sys.argv[2]), "fp32", 10_000, None, tell)
+export(SavedCheckpoint(Path(sys.argv[1])), Path(sys.argv[2]), "fp32", 10_000, None, tell)
 """
 
 

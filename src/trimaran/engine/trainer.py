@@ -20,38 +20,38 @@ from trimaran.spec import Job
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step tells: on the device, so that asking is what waits for it."""
+class StepResult:
+    """Tensors on the device: whoever reads them waits for the step."""
 
     loss: Tensor
     grad_norm: Tensor
-    stop: Tensor  # above zero: some rank was asked to, and now all know it
+    stop: Tensor  # above zero: some rank requests it, and now all know
     save: Tensor
     loss_scale: float
-    skipped: bool  # loss or gradients are not finite, and nothing was moved
+    skipped: bool  # loss or gradients are not finite, and no weights were updated
 
     def totals(self) -> Tensor:
-        """All of them, on their way to the host; nothing waits."""
+        """All of them, copied to the host without waiting."""
         return torch.stack([self.loss, self.grad_norm, self.stop, self.save]).to("cpu", non_blocking=True)
 
 
-class Asks(NamedTuple):
-    """What this rank was asked to do after the step; all ranks learn of it with the loss."""
+class Requests(NamedTuple):
+    """What this rank requests after the step; all ranks learn of it with the loss."""
 
     stop: bool = False
     save: bool = False
 
 
-NOTHING = Asks()
+NO_REQUESTS = Requests()
 
 
 class Trainer:
-    def __init__(self, job: Job, world: World, held: Weights | None = None, guarded: bool = False) -> None:
-        """`held`: weights whose memory is taken already; else they are made here, with their first values.
-        `guarded`: a step whose loss or gradients are not finite moves nothing, as is always so in fp16."""
+    def __init__(self, job: Job, world: World, built: Weights | None = None, skip_not_finite: bool = False) -> None:
+        """`built`: weights that are allocated already; otherwise they are allocated and initialised here.
+        `skip_not_finite`: a step whose loss or gradients are not finite updates no weights, as always in fp16."""
         self.job, self.world = job, world
-        self.weights = build_weights(job, world) if held is None else held
-        if held is None:
+        self.weights = build_weights(job, world) if built is None else built
+        if built is None:
             self.weights.materialize()
             self.weights.init_weights()
         if can_compile(world):
@@ -60,30 +60,30 @@ class Trainer:
         self.pipeline = Pipeline(self.weights) if job.layout.pp > 1 else None
         self.optimizer = build_optimizer(job, self.weights.masters, world)
         self.scaler = LossScaler(job.recipe.loss_scale if job.precision == "fp16" else None)
-        self.guarded = guarded or self.scaler.is_dynamic
+        self.skip_not_finite = skip_not_finite or self.scaler.is_dynamic
 
-    def step(self, batch: dict[str, Tensor], rate: float | None = None, asks: Asks = NOTHING) -> Step:
+    def step(self, batch: dict[str, Tensor], rate: float | None = None, requests: Requests = NO_REQUESTS) -> StepResult:
         """`batch` is this replica's share of the global batch; `rate` the learning rate, the recipe's unless given."""
         scale = self.scaler.scale
-        batch = batch | {"token_weights": self.shared_out(batch["token_weights"]) * scale}
+        batch = batch | {"token_weights": self.normalize_token_weights(batch["token_weights"]) * scale}
         self.weights.zero_grad()
         loss = self.pipeline.run(batch) if self.pipeline else self.accumulate(batch)
         self.weights.reduce_gradients()
         finalize_gradients(self.weights.masters, self.world)
-        # Tensor ranks of the last stage have the same loss, the others none.
-        sums = [loss / (self.job.layout.tp * scale), *(torch.full_like(loss, float(ask)) for ask in asks)]
+        # Tensor ranks of the last stage have the same loss, ranks of other stages zero.
+        sums = [loss / (self.job.layout.tp * scale), *(torch.full_like(loss, float(request)) for request in requests)]
         norm, loss, stop, save = grad_norm_and_sums(self.weights.masters, sums, self.world)
         norm = norm / scale
-        # Asking the device whether all is finite makes the host wait for it.
-        finite = not self.guarded or bool((norm + loss).isfinite())
+        # Reading whether all is finite makes the host wait for the device.
+        finite = not self.skip_not_finite or bool((norm + loss).isfinite())
         if finite:
             set_learning_rate(self.optimizer, self.job.recipe.learning_rate if rate is None else rate)
-            self.move(clip_factor(norm, scale, self.job.recipe.clip))
+            self.update_weights(clip_factor(norm, scale, self.job.recipe.clip))
         self.scaler.update(finite)
-        return Step(loss, norm, stop, save, scale, skipped=not finite)
+        return StepResult(loss, norm, stop, save, scale, skipped=not finite)
 
-    def move(self, factor: Tensor) -> None:
-        """The weights, along the gradients times this factor."""
+    def update_weights(self, factor: Tensor) -> None:
+        """One optimizer step with the gradients times this factor."""
         if isinstance(self.optimizer, FusedAdamW):
             self.optimizer.grad_factor = factor
             self.optimizer.step()
@@ -92,8 +92,8 @@ class Trainer:
         optimizer_step(self.optimizer)
         self.weights.sync_compute_weights()
 
-    def shared_out(self, token_weights: Tensor) -> Tensor:
-        """Each token's part of the mean over all tokens that count, in the whole batch."""
+    def normalize_token_weights(self, token_weights: Tensor) -> Tensor:
+        """So that the weighted sum of losses over the whole batch is the mean over the tokens that count."""
         total = token_weights.sum()
         if self.job.layout.dp > 1:
             dist.all_reduce(total, group=self.world.group("dp"))

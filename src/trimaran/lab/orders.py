@@ -12,8 +12,8 @@ from trimaran.lab import files
 from trimaran.lab.trials import Attempt
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.files import save
+from trimaran.spec.job import WARM_UP_ITERATIONS
 
-WARM_UP = 2  # iterations that our trainer marks so
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PATIENCE_SECONDS = 60  # of our ranks with each other
 
@@ -30,7 +30,7 @@ def write_order(
     folder, measuring = attempt.folder, sweep.measuring
     folder.mkdir(parents=True, exist_ok=True)
     # A trial saves nothing, and goes on from nothing that another has saved.
-    job = attempt.job.replace(steps=WARM_UP + measuring.iterations, saving={}, validation={})
+    job = attempt.job.replace(steps=WARM_UP_ITERATIONS + measuring.iterations, saving={}, validation={})
     save(job, folder / "job.yaml")
     order = {
         "trial": attempt.id,

@@ -14,6 +14,8 @@ from trimaran.spec.model import Model
 from trimaran.spec.recipe import Recipe
 from trimaran.spec.trainer import Optimizer, TrainerProfile
 
+WARM_UP_ITERATIONS = 2  # of a run, on our trainer: the first allocates, compiles, connects; the second still settles
+
 
 class Saving(Spec):
     """Checkpoints. One is also written when the run ends or is stopped; a run resumes from the newest complete one."""

@@ -1,5 +1,6 @@
 """A folder that appears with everything in it, or not at all."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +8,14 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from trimaran.engine.checkpoint.disk import sync_to_disk
 from trimaran.spec import Mistake
 
 
 @contextmanager
-def appearing(out: Path) -> Iterator[Path]:
-    """Write into the folder that is given; it becomes `out` when the block ends well. One left by a killed process is
-    begun anew, and never has the name that was asked for."""
-    check_free(out)
+def atomic_folder(out: Path) -> Iterator[Path]:
+    """Write into the folder that is yielded; it is renamed to `out` when the block ends without an error. One left by a
+    killed process never has the name that was asked for, and is replaced by the next."""
+    check_absent(out)
     partial = out.parent / f".{out.name}.partial"
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -32,9 +32,18 @@ def appearing(out: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def check_free(out: Path) -> None:
+def check_absent(out: Path) -> None:
     if out.is_dir() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():
         kind = "is not empty" if out.is_dir() else "is a file"
-        raise Mistake(f"{out} {kind}, and nothing is overwritten: name a folder that is not there yet.")
+        raise Mistake(f"{out} {kind}, and nothing is overwritten: name a folder that does not exist yet.")
+
+
+def sync_to_disk(path: Path) -> None:
+    """fsync of a file, or of a folder's entries."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

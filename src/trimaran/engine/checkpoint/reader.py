@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, whole, one tensor at a time, in one process: for whoever does not train."""
+"""Full weights of a checkpoint, one tensor at a time, in one process: for export and sampling."""
 
 import json
 import warnings
@@ -12,27 +12,27 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from trimaran.cost.tensors import VOCABULARY, stage_tensors
-from trimaran.engine.checkpoint.checkpointer import STATE, newest
+from trimaran.engine.checkpoint.checkpointer import STATE, newest_checkpoint
 from trimaran.spec import Job, Layout, Mistake, Model
 
 
-class Held(Protocol):
-    """Weights that can be read by our names, whatever holds them."""
+class WeightSource(Protocol):
+    """Weights that can be read by our names, from a checkpoint of ours or a Hugging Face folder."""
 
     path: Path
     model: Model
 
     def read(self, name: str) -> Tensor:
-        """In fp32, whole, the vocabulary without padding."""
+        """The full tensor in fp32, the vocabulary without padding."""
 
 
-def whole_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+def full_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """Every tensor of the model, in its order, the vocabulary without padding."""
-    found = {tensor.name: tensor.shape for tensor in stage_tensors(model, Layout(), 0)}
-    return {name: (model.vocab, *shape[1:]) if name in VOCABULARY else shape for name, shape in found.items()}
+    shapes = {tensor.name: tensor.shape for tensor in stage_tensors(model, Layout(), 0)}
+    return {name: (model.vocab, *shape[1:]) if name in VOCABULARY else shape for name, shape in shapes.items()}
 
 
-class Saved:
+class SavedCheckpoint:
     """A complete checkpoint: `folder/step-00000100`, or the newest one in `folder`."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,40 +44,40 @@ class Saved:
         except (OSError, ValueError, KeyError, TypeError):
             raise Mistake(f"{self.path / STATE} does not say what was saved; is {self.path} damaged?") from None
         self.model = self.job.model
-        self.shapes = whole_shapes(self.model)
+        self.shapes = full_shapes(self.model)
 
     def read(self, name: str) -> Tensor:
         key = f"weights/{name}"
-        found = {key: torch.empty(self.shapes[name])}
+        tensors = {key: torch.empty(self.shapes[name])}
         try:
-            with alone():
-                dcp.load(found, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+            with single_process():
+                dcp.load(tensors, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
         except Exception as error:  # a damaged file is an EOFError, a RuntimeError, …, by version and place
             raise Mistake(
                 f"{name} cannot be read from {self.path}: the checkpoint is damaged, or was removed for a newer one"
                 f" ({type(error).__name__})."
             ) from None
-        return found[key]
+        return tensors[key]
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Around PyTorch's distributed checkpoint in one process: failures are raised as what they were."""
+def single_process() -> Iterator[None]:
+    """Around DCP in one process: no warning about it, and failures are raised as what they were."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # which is meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         try:
             yield
         except dcp.CheckpointException as error:
             cause, _ = next(iter(error.failures.values()))
-            # A disk that is full is seen once more, as a RuntimeError, when the file is closed.
+            # A full disk is raised a second time, as a RuntimeError, when the file is closed.
             raise (cause.__context__ if isinstance(cause.__context__, OSError) else cause) from None
 
 
 def checkpoint_in(folder: Path) -> Path:
     if (folder / STATE).is_file():
         return folder
-    found = newest(folder) if folder.is_dir() else None
-    if found is None:
-        what = "is no folder" if not folder.is_dir() else "holds no complete checkpoint (step-00000100 or so)"
+    newest = newest_checkpoint(folder) if folder.is_dir() else None
+    if newest is None:
+        what = "is not a folder" if not folder.is_dir() else "holds no complete checkpoint (step-00000100 or so)"
         raise Mistake(f"{folder} {what}; name the saving.folder of a run, or one of the steps in it.")
-    return found
+    return newest

@@ -1,5 +1,5 @@
-"""Our weights as `transformers` has them, and theirs as ours: GPT-2, BLOOM and Llama.
+"""Weights of GPT-2, BLOOM and Llama in the format of Hugging Face's `transformers`, imported and exported.
 
-Each family is one description (gpt2.py, bloom.py, llama.py) that both directions read, so they cannot disagree. May
-import what the engine may; `transformers` itself is not needed. Start with family.py.
+Each family is one description (families.py) that both directions read, so they cannot disagree; `transformers` itself
+is not needed. Start at family.py.
 """

@@ -1,30 +1,77 @@
 """Family: one kind of model in `transformers`, described once: its tensors beside ours, its config beside our Model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from trimaran.engine.checkpoint.reader import whole_shapes
-from trimaran.engine.hugging_face.moves import Move, same
+from trimaran.engine.checkpoint.reader import full_shapes
 from trimaran.spec import Mistake, Model
-
-Modules = Mapping[str, tuple[tuple[str, ...], Callable[[Model], Move]]]
-Derived = Mapping[str, Callable[[Model], Any]]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A tensor of ours, and where its numbers are in theirs."""
+class Conversion:
+    """How a tensor of ours is stored in theirs: two functions, each the inverse of the other.
 
-    ours: str
-    theirs: tuple[str, ...]
-    move: Move
+    They only move elements, so what holds for weights holds for gradients. Each works on a matrix and on its bias.
+    """
+
+    from_hf: Callable[[Sequence[Tensor]], Tensor]
+    to_hf: Callable[[Tensor], Sequence[Tensor]]
 
 
-def alike(name: str) -> tuple[tuple[str, ...], Callable[[Model], Move]]:
+def same(model: Model) -> Conversion:
+    return Conversion(lambda parts: parts[0], lambda whole: [whole])
+
+
+def transposed(model: Model) -> Conversion:
+    return Conversion(lambda parts: parts[0].t(), lambda whole: [whole.t()])
+
+
+def gate_up(model: Model) -> Conversion:
+    """Theirs are two matrices, gate and up; in ours their rows alternate."""
+    return Conversion(
+        lambda parts: torch.stack(tuple(parts), dim=1).flatten(0, 1),
+        lambda whole: whole.unflatten(0, (-1, 2)).unbind(1),
+    )
+
+
+def separate_qkv(model: Model) -> Conversion:
+    """Theirs are three matrices; ours has, for each key/value head, its queries, then the key, then the value."""
+    dim, groups = model.head_dim, model.kv_heads
+    sizes = [model.heads // groups * dim, dim, dim]
+    return Conversion(
+        lambda parts: torch.cat([part.unflatten(0, (groups, -1)) for part in parts], dim=1).flatten(0, 1),
+        lambda whole: [part.flatten(0, 1) for part in whole.unflatten(0, (groups, -1)).split(sizes, dim=1)],
+    )
+
+
+def fused_qkv(model: Model) -> Conversion:
+    """Theirs is one transposed matrix: all queries, then all keys, then all values."""
+    separate = separate_qkv(model)
+    return Conversion(
+        lambda parts: separate.from_hf(parts[0].t().chunk(3)),
+        lambda whole: [torch.cat(list(separate.to_hf(whole))).t()],
+    )
+
+
+ModuleMapping = tuple[tuple[str, ...], Callable[[Model], Conversion]]
+Derived = Mapping[str, Callable[[Model], Any]]
+
+
+def renamed(name: str) -> ModuleMapping:
     return (name,), same
+
+
+@dataclass(frozen=True)
+class TensorMapping:
+    """A tensor of ours, and those of theirs that hold its elements."""
+
+    name: str
+    hf_names: tuple[str, ...]
+    conversion: Conversion
 
 
 @dataclass(frozen=True)
@@ -32,33 +79,33 @@ class Family:
     name: str
     model_type: str
     architecture: str
-    base: str  # what names begin with; files of the bare model leave it out
-    layers: str  # where the layers are
-    modules: Modules  # ours (in a layer: without its number) and theirs
+    base: str  # prefix of tensor names; files of the base model leave it out
+    layers: str  # prefix of the layers
+    modules: Mapping[str, ModuleMapping]  # ours (in a layer: without its number) and theirs
     always: Mapping[str, Any]  # fields of Model that make it this family
-    follows: Derived  # fields of Model that it does not choose
+    follows: Derived  # fields of Model that are determined by others
     keys: Mapping[str, tuple[str, ...]]  # field of Model: the config's key, and older names of it
-    absent: Mapping[str, Any]  # what such a field is where the config is silent; None: what Model makes of it
+    absent: Mapping[str, Any]  # default of such a field where the config has no key; None: the default of Model
     derived: Derived = field(default_factory=dict)  # further keys of the config
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # key: what is written, what else is accepted
 
-    def pairs(self, model: Model) -> list[Pair]:
+    def mappings(self, model: Model) -> list[TensorMapping]:
         """Of every tensor, in our order."""
-        return [self._pair(name, model) for name in whole_shapes(model)]
+        return [self._mapping(name, model) for name in full_shapes(model)]
 
-    def _pair(self, name: str, model: Model) -> Pair:
+    def _mapping(self, name: str, model: Model) -> TensorMapping:
         module, part = name.rsplit(".", 1) if name.endswith((".weight", ".bias")) else (name, "weight")
-        where = ""
+        prefix = ""
         if module.startswith("layers."):
             _, number, module = module.split(".", 2)
-            where = f"{self.layers}.{number}."
-        theirs, move = self.modules[module]
-        return Pair(name, tuple(f"{where}{each}.{part}" for each in theirs), move(model))
+            prefix = f"{self.layers}.{number}."
+        hf_modules, conversion = self.modules[module]
+        return TensorMapping(name, tuple(f"{prefix}{each}.{part}" for each in hf_modules), conversion(model))
 
-    def misfit(self, model: Model) -> str:
-        """The first field that this family has otherwise, in a few words, or ''."""
-        wanted = {**self.always, **{name: derive(model) for name, derive in self.follows.items()}}
-        for name, value in wanted.items():
+    def difference(self, model: Model) -> str:
+        """The first field with another value in this family, in a few words, or ''."""
+        expected = {**self.always, **{name: derive(model) for name, derive in self.follows.items()}}
+        for name, value in expected.items():
             if getattr(model, name) != value:
                 return f"{name} is {getattr(model, name)}, but in {self.name} it is {value}"
         return ""
@@ -73,38 +120,41 @@ class Family:
         }
 
     def model(self, config: Mapping[str, Any], name: str, what: str) -> Model:
-        """The Model of a config, or a Mistake that names the first key which our engine has otherwise."""
+        """The Model of a config, or a Mistake that names the first key with a value our engine does not support."""
         fields = {key: self._field(key, config, what) for key in self.keys}
-        made = Model.of({"name": name, **self.always, **fields}, what)
+        model = Model.of({"name": name, **self.always, **fields}, what)
         accepted = {
             **self.fixed,
-            **{key: (derive(made), None) for key, derive in self.derived.items()},
+            **{key: (derive(model), None) for key, derive in self.derived.items()},
             "quantization_config": (None,),
         }
         for key, values in accepted.items():
             if config.get(key) not in values:
                 raise Mistake(f"{what} has {key} = {config.get(key)}, but Trimaran's {self.name} has {values[0]}.")
-        return made
+        return model
 
     def _field(self, name: str, config: Mapping[str, Any], what: str) -> Any:
         for key in self.keys[name]:
             outer, _, inner = key.rpartition(".")
-            inside = config.get(outer) if outer else config
-            if isinstance(inside, Mapping) and inside.get(inner) is not None:
-                return inside[inner]
+            section = config.get(outer) if outer else config
+            if isinstance(section, Mapping) and section.get(inner) is not None:
+                return section[inner]
         if name not in self.absent:
-            raise Mistake(f"{what} does not say {self.keys[name][0]}, so the {self.name}'s shape is not known.")
+            raise Mistake(f"{what} has no {self.keys[name][0]}, so the shape of this {self.name} is not known.")
         return self.absent[name]
 
 
-def to_theirs(family: Family, model: Model, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_hf(family: Family, model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: tensor
-        for pair in family.pairs(model)
-        for name, tensor in zip(pair.theirs, pair.move.theirs(ours[pair.ours]), strict=True)
+        for mapping in family.mappings(model)
+        for name, tensor in zip(mapping.hf_names, mapping.conversion.to_hf(tensors[mapping.name]), strict=True)
     }
 
 
-def to_ours(family: Family, model: Model, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def from_hf(family: Family, model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Without the padding of the vocabulary."""
-    return {pair.ours: pair.move.ours([theirs[name] for name in pair.theirs]) for pair in family.pairs(model)}
+    return {
+        mapping.name: mapping.conversion.from_hf([tensors[name] for name in mapping.hf_names])
+        for mapping in family.mappings(model)
+    }

@@ -1,4 +1,4 @@
-"""A folder of `transformers` becomes a checkpoint that has seen no step, and a job that goes on from it."""
+"""Writes a folder of `transformers` as a checkpoint before its first step, and a job that resumes from it."""
 
 import json
 import shutil
@@ -16,11 +16,10 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 
 from trimaran.data.source import check_data
 from trimaran.data.tokenizer import TOKENIZER_FILE
-from trimaran.engine.checkpoint.atomic_folder import appearing, check_free
-from trimaran.engine.checkpoint.checkpointer import STATE
-from trimaran.engine.checkpoint.position import Position
-from trimaran.engine.checkpoint.reader import alone, whole_shapes
-from trimaran.engine.hugging_face.folder import Folder
+from trimaran.engine.checkpoint.atomic_folder import atomic_folder, check_absent
+from trimaran.engine.checkpoint.checkpointer import STATE, TrainState
+from trimaran.engine.checkpoint.reader import full_shapes, single_process
+from trimaran.engine.hugging_face.folder import HfFolder
 from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Job, presets
 from trimaran.spec.files import load_job
@@ -29,28 +28,28 @@ JOB = "job.yaml"
 BATCH = 8
 STEPS = 100
 
-Tell = Callable[[int, int], None]  # bytes done, of how many
+OnProgress = Callable[[int, int], None]  # bytes done, bytes in total
 
 
-def import_(source: Path, out: Path, data: str | None, tell: Tell) -> Job:
-    folder = Folder(source)
-    check_free(out)
-    with appearing(out) as partial:
+def import_(source: Path, out: Path, data: str | None, on_progress: OnProgress) -> Job:
+    folder = HfFolder(source)
+    check_absent(out)
+    with atomic_folder(out) as partial:
         (partial / JOB).write_text(job_text(folder, out.resolve(), data), "utf-8")
         job = load_job(partial / JOB)
         check_data(job)
         step = partial / "step-00000000"
         step.mkdir()
-        state = {"position": asdict(Position()), "job": job.model_dump(mode="json")}
+        state = {"position": asdict(TrainState()), "job": job.model_dump(mode="json")}
         (step / STATE).write_text(json.dumps(state, indent=1))
-        save(folder, step, tell)
+        save(folder, step, on_progress)
         if (source / TOKENIZER_FILE).is_file():
             shutil.copyfile(source / TOKENIZER_FILE, partial / TOKENIZER_FILE)
     return job
 
 
-def job_text(folder: Folder, out: Path, data: str | None) -> str:
-    """Every GPU of this machine a replica, or one process where there is none. Rates are those of a fine-tuning."""
+def job_text(folder: HfFolder, out: Path, data: str | None) -> str:
+    """One replica on every GPU of this machine, or one process on a CPU. The learning rate is one for fine-tuning."""
     machine = presets.cluster("here")
     on_cpu = machine.is_local_cpu
     devices = 1 if on_cpu else machine.devices_per_node
@@ -71,20 +70,20 @@ def job_text(folder: Folder, out: Path, data: str | None) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
 
 
-def save(folder: Folder, step: Path, tell: Tell) -> None:
-    """A file for each tensor: PyTorch keeps all that goes into one file in memory until it is written."""
+def save(folder: HfFolder, step: Path, on_progress: OnProgress) -> None:
+    """A file for each tensor: DCP keeps everything of a file in memory until it is written."""
     writer = dcp.FileSystemWriter(step, single_file_per_rank=False, sync_files=False)
-    with alone():
-        dcp.save({}, storage_writer=writer, planner=SaveRead(folder, tell), no_dist=True)
+    with single_process():
+        dcp.save({}, storage_writer=writer, planner=StreamingSavePlanner(folder, on_progress), no_dist=True)
 
 
-class SaveRead(dcp.DefaultSavePlanner):
-    """Weights are read when they are about to be written, so that they are never all in memory; moments are zero."""
+class StreamingSavePlanner(dcp.DefaultSavePlanner):
+    """Reads each weight when it is about to be written, so that they are never all in memory; moments are zero."""
 
-    def __init__(self, folder: Folder, tell: Tell) -> None:
+    def __init__(self, folder: HfFolder, on_progress: OnProgress) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.folder, self.tell, self.done = folder, tell, 0
-        self.shapes = whole_shapes(folder.model)
+        self.folder, self.on_progress, self.done = folder, on_progress, 0
+        self.shapes = full_shapes(folder.model)
         self.total = 4 * sum(map(prod, self.shapes.values())) * (1 + len(MOMENTS))
 
     def create_local_plan(self) -> SavePlan:
@@ -97,7 +96,7 @@ class SaveRead(dcp.DefaultSavePlanner):
         kind, _, name = index.fqn.partition("/")
         shape = self.shapes[name]
         self.done += 4 * prod(shape)
-        self.tell(self.done, self.total)
+        self.on_progress(self.done, self.total)
         return self.folder.read(name) if kind == "weights" else torch.zeros(shape)
 
 

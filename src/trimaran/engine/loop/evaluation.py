@@ -1,4 +1,4 @@
-"""The loss on data that is not trained on: always the same samples, and the same loss on every layout."""
+"""Validation loss: always of the same samples, and the same on every layout."""
 
 import torch
 import torch.distributed as dist
@@ -15,31 +15,31 @@ def evaluate(trainer: Trainer, source: SampleSource) -> float:
     world = trainer.world
     loss = torch.zeros((), dtype=torch.float64, device=world.device)
     with torch.no_grad():
-        for micro_batch in micro_batches(shared_samples(trainer, source), trainer.job.layout.micro_batch):
+        for micro_batch in micro_batches(validation_batch(trainer, source), trainer.job.layout.micro_batch):
             loss += forward(trainer, micro_batch)
     for module in trainer.weights.modules:
         if isinstance(module, FSDPModule):
-            module.reshard()  # no backward pass will
+            module.reshard()  # as a backward pass would
     if world.mesh is not None:
         dist.all_reduce(loss)
-    return float(loss) / world.layout.tp  # the last stage's tensor ranks have the same one
+    return float(loss) / world.layout.tp  # every tensor rank of the last stage has added it
 
 
-def shared_samples(trainer: Trainer, source: SampleSource) -> dict[str, Tensor]:
-    """This replica's share. Samples that only fill up the last micro batches count for nothing."""
+def validation_batch(trainer: Trainer, source: SampleSource) -> dict[str, Tensor]:
+    """This replica's share. Samples that only pad the last micro batches have weight zero."""
     job, world = trainer.job, trainer.world
-    wanted, unit = job.validation.samples, job.layout.dp * job.layout.micro_batch
-    size = -(-wanted // unit) * unit
+    samples, unit = job.validation.samples, job.layout.dp * job.layout.micro_batch
+    size = -(-samples // unit) * unit
     parts = batch(job, source, 0, size, world.dp_rank, world.device)
     rows = size // job.layout.dp
     first = world.dp_rank * rows
     weights = parts["token_weights"].clone()
-    weights[max(0, wanted - first) :] = 0.0
-    return parts | {"token_weights": trainer.shared_out(weights)}
+    weights[max(0, samples - first) :] = 0.0
+    return parts | {"token_weights": trainer.normalize_token_weights(weights)}
 
 
 def forward(trainer: Trainer, micro_batch: dict[str, Tensor]) -> Tensor:
-    """Through this rank's stages in the model's order; the loss where the last one is."""
+    """Through this rank's stages in the model's order; the loss on the ranks of the last stage, zero on the others."""
     weights, layout = trainer.weights, trainer.job.layout
     x = micro_batch["tokens"]
     for stage, module in zip(weights.stages, weights.modules, strict=True):

@@ -1,4 +1,4 @@
-"""One rank's run of a Job: build, go on from the last checkpoint, step until the end or a stop."""
+"""One rank's run of a Job: build the trainer, resume from the last checkpoint, step until the end or a stop signal."""
 
 import math
 import os
@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpoints
+from trimaran.engine.checkpoint.checkpointer import Checkpointer
 from trimaran.engine.kernels.fp8 import check_fp8_support
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
-from trimaran.engine.metrics.clock import mark
-from trimaran.engine.metrics.not_finite import leave_evidence
-from trimaran.engine.metrics.reporter import Done, Teller, telling
+from trimaran.engine.loop.not_finite import report_not_finite
+from trimaran.engine.metrics.reporter import MetricsReporter, PendingStep, open_reporter, record_time
 from trimaran.engine.parallel.world import init_world
-from trimaran.engine.trainer import Asks, Step, Trainer
+from trimaran.engine.trainer import Requests, Trainer
 from trimaran.processes import heartbeat as phases
 from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED, NOT_FINITE, OUT_OF_MEMORY, RANK_FAILED
 from trimaran.processes.heartbeat import Heartbeat
-from trimaran.processes.ranks import Rank, run_ranks
+from trimaran.processes.ranks import STOP_SIGNALS, Rank, run_ranks
 from trimaran.processes.rendezvous import Rendezvous
 from trimaran.spec import Job
+
+END_PHASES = {DONE: phases.DONE, INTERRUPTED: phases.INTERRUPTED, NOT_FINITE: phases.NOT_FINITE}
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class TrainOptions:
     metrics: Path | None = None
     heartbeats: Path | None = None
     tensorboard: Path | None = None
-    patience: timedelta = timedelta(minutes=10)  # how long a rank waits for the others
+    timeout: timedelta = timedelta(minutes=10)  # how long a rank waits for the others
     stop_on_nan: bool = False
 
 
 def run(job: Job, options: TrainOptions, rendezvous: Rendezvous | None) -> int:
-    """Train in as many processes as the layout has devices. Gives the exit code."""
+    """Train in as many processes as the layout has devices. Returns the exit code."""
     devices = job.layout.devices
-    end = run_ranks(devices, lambda rank: train(job, options, rank), options.patience, rendezvous)
+    end = run_ranks(devices, lambda rank: train(job, options, rank), options.timeout, rendezvous)
     if end.reason:
         print(f"trimaran: {end.reason}", file=sys.stderr, flush=True)
     if rendezvous is not None and end.code in (BAD_JOB, OUT_OF_MEMORY, RANK_FAILED):
@@ -54,41 +54,41 @@ def run(job: Job, options: TrainOptions, rendezvous: Rendezvous | None) -> int:
 
 def train(job: Job, options: TrainOptions, rank: Rank) -> int:
     """The exit code of this rank: done, interrupted or not finite; everything else is raised."""
-    world = init_world(job, options.patience, rank.store)
+    world = init_world(job, options.timeout, rank.store)
     if job.precision == "fp8":
         check_fp8_support(world.device)
     heartbeat = Heartbeat(options.heartbeats, world.rank)
     heartbeat.beat(phases.BUILDING)
-    trainer = Trainer(job, world, guarded=options.stop_on_nan)
-    checkpoints = Checkpoints(trainer)
-    position = checkpoints.resume()
-    with stop_signals() as stop, telling(job, world, position, options.metrics, options.tensorboard) as teller:
-        code = loop(trainer, checkpoints, stop, teller, heartbeat, options.stop_on_nan)
+    trainer = Trainer(job, world, skip_not_finite=options.stop_on_nan)
+    checkpointer = Checkpointer(trainer)
+    state = checkpointer.resume()
+    with stop_signals() as stop, open_reporter(job, world, state, options.metrics, options.tensorboard) as reporter:
+        code = train_loop(trainer, checkpointer, stop, reporter, heartbeat, options.stop_on_nan)
+    iteration = reporter.state.iteration
     if code == INTERRUPTED and world.rank == world.size - 1:
         saved = f", saved in {job.saving.folder}" if job.saving.folder else ""
-        print(f"trimaran: interrupted after iteration {teller.at.iteration} of {job.steps}{saved}.", file=sys.stderr)
-    ends = {DONE: phases.DONE, INTERRUPTED: phases.INTERRUPTED, NOT_FINITE: phases.NOT_FINITE}
-    heartbeat.beat(ends[code], teller.at.iteration)
+        print(f"trimaran: interrupted after iteration {iteration} of {job.steps}{saved}.", file=sys.stderr)
+    heartbeat.beat(END_PHASES[code], iteration)
     if dist.is_initialized():
         dist.destroy_process_group()
     return code
 
 
-class Stop:
-    """Set by a signal, agreed on by all ranks with the next step's loss."""
+class StopSignal:
+    """Whether a signal has come; all ranks learn of it with the next step's loss."""
 
-    asked = False
+    received = False
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """SIGTERM and Ctrl-C, and SIGUSR1, which SLURM sends before a time limit, end the run after the present step."""
-    stop = Stop()
+def stop_signals() -> Iterator[StopSignal]:
+    """SIGTERM and Ctrl-C, and SIGUSR1, which SLURM sends before a time limit, end the run after the current step."""
+    stop = StopSignal()
 
-    def ask(*_: Any) -> None:
-        stop.asked = True
+    def receive(*_: Any) -> None:
+        stop.received = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    before = {number: signal.signal(number, receive) for number in STOP_SIGNALS}
     try:
         yield stop
     finally:
@@ -96,67 +96,54 @@ def stop_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def loop(
+def train_loop(
     trainer: Trainer,
-    checkpoints: Checkpoints,
-    stop: Stop,
-    teller: Teller,
+    checkpointer: Checkpointer,
+    stop: StopSignal,
+    reporter: MetricsReporter,
     heartbeat: Heartbeat,
     stop_on_nan: bool = False,
 ) -> int:
-    """From where the teller is to the job's last step. On a GPU each step is told while the next one runs, so that the
-    host never makes the device wait."""
+    """From the reporter's state to the job's last step. On a GPU each step is reported while the next one runs, so
+    that the device never waits for the host."""
     job, world = trainer.job, trainer.world
     source, samples = source_of(job), job.samples
-    unseen = source_of(job, "validation") if job.validation.every else None
+    held_out = source_of(job, "validation") if job.validation.every else None
     lag = 1 if world.device.type == "cuda" and not stop_on_nan else 0
-    waiting: list[Done] = []
-    consumed = teller.at.consumed
-    for iteration in range(teller.at.iteration + 1, job.steps + 1):
+    pending: list[PendingStep] = []
+    consumed = reporter.state.consumed
+    for iteration in range(reporter.state.iteration + 1, job.steps + 1):
         size = job.batch.size_after(consumed)
-        parts = batch(job, source, consumed, size, world.dp_rank, world.device)
+        inputs = batch(job, source, consumed, size, world.dp_rank, world.device)
         heartbeat.beat(phases.STEPPING, iteration)
-        before = teller.at
+        before = reporter.state
         consumed += size
         rate = job.recipe.rate_at(consumed, samples)
-        asks = Asks(stop.asked, world.rank == 0 and checkpoints.is_time)
-        step = trainer.step(parts, rate, asks)
-        waiting.append(Done(iteration, consumed, size, rate, step, step.totals(), mark(world.device)))
-        heard = [teller.tell(waiting.pop(0)) for _ in range(len(waiting) - lag)]
+        requests = Requests(stop.received, world.rank == 0 and checkpointer.is_time)
+        step = trainer.step(inputs, rate, requests)
+        ended = record_time(world.device)
+        pending.append(PendingStep(iteration, consumed, size, rate, step, step.totals(), ended))
+        agreed = [reporter.report(pending.pop(0)) for _ in range(len(pending) - lag)]
         if stop_on_nan and not math.isfinite(float(step.loss if trainer.scaler.is_dynamic else step.grad_norm)):
-            checkpoints.save(replace(before, loss_scale=trainer.scaler.state()))
-            checkpoints.finish()
-            stopped(trainer, parts, iteration, step)
+            checkpointer.save(replace(before, loss_scale=trainer.scaler.state()))
+            checkpointer.finish()
+            report_not_finite(trainer, inputs, iteration, step)
             return NOT_FINITE
-        stops, last = any(ask.stop for ask in heard), iteration == job.steps
-        saves = stops or last or any(ask.save for ask in heard) or checkpoints.is_due(iteration)
+        stops, last = any(request.stop for request in agreed), iteration == job.steps
+        saves = stops or last or any(request.save for request in agreed) or checkpointer.is_due(iteration)
         validates = job.validation.every is not None and (last or iteration % job.validation.every == 0)
-        while waiting and (saves or validates):
-            teller.tell(waiting.pop(0))
-        if validates and unseen is not None:
+        while pending and (saves or validates):
+            reporter.report(pending.pop(0))
+        if validates and held_out is not None:
             heartbeat.beat(phases.VALIDATING, iteration)
-            teller.tell_validation(evaluate(trainer, unseen))
+            reporter.report_validation(evaluate(trainer, held_out))
         if saves:
             heartbeat.beat(phases.SAVING, iteration)
-            checkpoints.save(replace(teller.at, loss_scale=trainer.scaler.state()))
+            checkpointer.save(replace(reporter.state, loss_scale=trainer.scaler.state()))
         if validates or saves:
-            teller.pause()
+            reporter.restart_clock()
         if stops and not last:
-            checkpoints.finish()
+            checkpointer.finish()
             return INTERRUPTED
-    checkpoints.finish()
+    checkpointer.finish()
     return DONE
-
-
-def stopped(trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: Step) -> None:
-    """What the run was stopped by: on disk from every rank, in a sentence from the first."""
-    folder = Path(trainer.job.saving.folder or ".") / f"not-finite-{iteration:08d}"
-    leave_evidence(folder, trainer, batch, iteration, step)
-    if trainer.world.rank == 0:
-        saved = f"; the checkpoint before it is in {trainer.job.saving.folder}" if trainer.job.saving.folder else ""
-        print(
-            f"trimaran: the loss of iteration {iteration} is {float(step.loss):.4g} and its gradient's norm"
-            f" {float(step.grad_norm):.4g}: stopped, nothing was updated by it{saved}; the batch, and which tensors are"
-            f" not finite, are in {folder}.",
-            file=sys.stderr,
-        )

@@ -1,8 +1,10 @@
-"""What is told of a run: after every step its record, on the last rank to people and files."""
+"""MetricsReporter: reads the metrics of each step when it has ended on the device; the last rank, as in Megatron,
+writes them to its sinks."""
 
 import math
 import resource
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,118 +16,137 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trimaran.cost.memory import GIB
-from trimaran.engine.checkpoint.position import Position
-from trimaran.engine.metrics.clock import Mark, mark, seconds_between
-from trimaran.engine.metrics.progress import Progress
-from trimaran.engine.metrics.records import WARM_UP_ITERATIONS, Record, tflops
-from trimaran.engine.metrics.sinks import JsonLines, Outlet, TensorBoard
-from trimaran.engine.metrics.spikes import Spikes
+from trimaran.engine.checkpoint.checkpointer import TrainState
+from trimaran.engine.metrics.log_lines import StepMetrics, tflops
+from trimaran.engine.metrics.sinks import ConsoleSink, JsonLinesSink, MetricSink, TensorBoardSink
+from trimaran.engine.metrics.spikes import SpikeDetector
 from trimaran.engine.parallel.world import World
-from trimaran.engine.trainer import Asks, Step
+from trimaran.engine.trainer import Requests, StepResult
 from trimaran.spec import Job
+from trimaran.spec.job import WARM_UP_ITERATIONS
 
-MEMORY_EVERY = 50  # iterations between two questions to all ranks
-RECENT = 20  # iterations that tell the present speed
+MEMORY_EVERY = 50  # iterations between two reductions of the peak memory over all ranks
+RECENT = 20  # iterations whose speed gives the time left
+
+Timestamp = float | torch.cuda.Event
+
+
+def record_time(device: torch.device) -> Timestamp:
+    """The moment when everything launched on the device so far has ended, known only then."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(first: Timestamp, second: Timestamp) -> float:
+    """Waits for the second."""
+    if isinstance(first, float):
+        assert isinstance(second, float)
+        return second - first
+    assert not isinstance(second, float)
+    second.synchronize()
+    return float(first.elapsed_time(second)) / 1e3
 
 
 @dataclass(frozen=True)
-class Done:
-    """A step that was taken, and may still be under way on the device."""
+class PendingStep:
+    """A step that was launched, and may still run on the device."""
 
     iteration: int
     consumed: int  # samples, this step's included
-    size: int
+    batch: int
     rate: float
-    step: Step
-    totals: Tensor  # of the step: loss, gradient norm, stop, save; on their way to the host until it ended
-    ended: Mark
+    result: StepResult
+    totals: Tensor  # loss, gradient norm, stop, save: valid on the host once the step has ended
+    ended: Timestamp
 
 
-class Teller:
-    """Knows the last step told; the last rank writes it down, as in Megatron."""
+class MetricsReporter:
+    """Holds the state of training after the last step that was reported."""
 
-    def __init__(self, job: Job, world: World, at: Position, outlets: Sequence[Outlet] = ()) -> None:
-        self.job, self.world, self.at, self.outlets = job, world, at, outlets
+    def __init__(self, job: Job, world: World, state: TrainState, sinks: Sequence[MetricSink] = ()) -> None:
+        self.job, self.world, self.state, self.sinks = job, world, state, sinks
         self.samples = job.samples
-        self.spikes = Spikes()
+        self.spikes = SpikeDetector()
         self.recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # samples and seconds of the last iterations
-        self.told = 0  # since this start
+        self.reported = 0  # steps since this start
         self.peaks = [0.0] * job.layout.pp
-        self.pause()
+        self.restart_clock()
 
-    def pause(self) -> None:
-        """What was done since the last step belongs to no iteration."""
-        self.since = mark(self.world.device)
+    def restart_clock(self) -> None:
+        """What was done since the last step, such as saving, counts for no iteration."""
+        self.since = record_time(self.world.device)
 
-    def tell(self, done: Done) -> Asks:
-        """Waits for the step. What all ranks agreed to do after it."""
-        seconds, self.since = seconds_between(self.since, done.ended), done.ended
-        loss, norm, stop, save = done.totals.tolist()
-        asks = Asks(stop > 0, save > 0)
-        self.told += 1
-        self.at = replace(
-            self.at,
-            iteration=done.iteration,
-            consumed=done.consumed,
-            skipped=self.at.skipped + done.step.skipped,
-            nan=self.at.nan + (not math.isfinite(loss)),
+    def report(self, step: PendingStep) -> Requests:
+        """Waits for the step. Returns what all ranks agreed to do after it."""
+        seconds, self.since = seconds_between(self.since, step.ended), step.ended
+        loss, norm, stop, save = step.totals.tolist()
+        self.reported += 1
+        self.state = replace(
+            self.state,
+            iteration=step.iteration,
+            consumed=step.consumed,
+            skipped=self.state.skipped + step.result.skipped,
+            nan=self.state.nan + (not math.isfinite(loss)),
         )
-        last = done.iteration == self.job.steps
-        measures = self.told == WARM_UP_ITERATIONS or last or self.told % MEMORY_EVERY == 0
-        if measures:
+        is_last = step.iteration == self.job.steps
+        if self.reported == WARM_UP_ITERATIONS or is_last or self.reported % MEMORY_EVERY == 0:
             self.peaks = peak_memory_gib(self.world)
-        if self.outlets:
-            record = self._record(done, loss, norm, seconds)
-            for outlet in self.outlets:
-                outlet.record(record)
-        return asks
+        if self.sinks:
+            metrics = self._metrics(step, loss, norm, seconds)
+            for sink in self.sinks:
+                sink.write(metrics)
+        return Requests(stop > 0, save > 0)
 
-    def tell_validation(self, loss: float) -> None:
-        for outlet in self.outlets:
-            outlet.validation(self.at.iteration, loss)
+    def report_validation(self, loss: float) -> None:
+        for sink in self.sinks:
+            sink.write_validation(self.state.iteration, loss)
 
-    def _record(self, done: Done, loss: float, norm: float, seconds: float) -> Record:
+    def _metrics(self, step: PendingStep, loss: float, norm: float, seconds: float) -> StepMetrics:
         tokens = self.job.model.seq_len
-        if self.told > 1:  # the first is slower than all others
-            self.recent.append((done.size, seconds))
-        samples, spent = (sum(column) for column in zip(*(self.recent or [(done.size, seconds)]), strict=True))
-        return Record(
-            iteration=done.iteration,
+        if self.reported > 1:  # the first is slower than all others
+            self.recent.append((step.batch, seconds))
+        samples, spent = (sum(column) for column in zip(*(self.recent or [(step.batch, seconds)]), strict=True))
+        return StepMetrics(
+            iteration=step.iteration,
             iterations=self.job.steps,
-            consumed_samples=done.consumed,
-            consumed_tokens=done.consumed * tokens,
-            batch=done.size,
+            consumed_samples=step.consumed,
+            consumed_tokens=step.consumed * tokens,
+            batch=step.batch,
             loss=loss,
             grad_norm=norm,
-            learning_rate=done.rate,
-            loss_scale=done.step.loss_scale,
+            learning_rate=step.rate,
+            loss_scale=step.result.loss_scale,
             seconds=seconds,
-            tokens_per_second=done.size * tokens / seconds,
-            tflops=tflops(self.job, done.size, seconds),
+            tokens_per_second=step.batch * tokens / seconds,
+            tflops=tflops(self.job, step.batch, seconds),
             peak_memory_gib=self.peaks,
-            skipped=self.at.skipped,
-            nan=self.at.nan,
-            warm_up=self.told <= WARM_UP_ITERATIONS,
+            skipped=self.state.skipped,
+            nan=self.state.nan,
+            warm_up=self.reported <= WARM_UP_ITERATIONS,
             spike=self.spikes.is_spike(loss),
-            seconds_left=(self.samples - done.consumed) * spent / samples,
+            seconds_left=(self.samples - step.consumed) * spent / samples,
         )
 
 
 @contextmanager
-def telling(
-    job: Job, world: World, at: Position, metrics: Path | None = None, tensorboard: Path | None = None
-) -> Iterator[Teller]:
-    """A run that goes on appends to its metrics."""
-    if world.rank != world.size - 1:
-        yield Teller(job, world, at)
-        return
-    with ExitStack() as open_ones:
-        outlets: list[Outlet] = [Progress(job, sys.stdout)]
-        if metrics is not None:
-            outlets.append(JsonLines(metrics, goes_on=at.iteration > 0))
-        if tensorboard is not None:
-            outlets.append(TensorBoard(tensorboard))
-        yield Teller(job, world, at, [open_ones.enter_context(outlet) for outlet in outlets])
+def open_reporter(
+    job: Job, world: World, state: TrainState, metrics: Path | None = None, tensorboard: Path | None = None
+) -> Iterator[MetricsReporter]:
+    """A resumed run appends to its metrics."""
+    with ExitStack() as stack:
+        sinks: list[MetricSink] = []
+        if world.rank == world.size - 1:
+            sinks.append(ConsoleSink(job, sys.stdout))
+            if metrics is not None:
+                sinks.append(JsonLinesSink(metrics, resumed=state.iteration > 0))
+            if tensorboard is not None:
+                sinks.append(TensorBoardSink(tensorboard))
+        for sink in sinks:
+            stack.callback(sink.close)
+        yield MetricsReporter(job, world, state, sinks)
 
 
 def peak_memory_gib(world: World) -> list[float]:

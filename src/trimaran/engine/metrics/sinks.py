@@ -1,41 +1,104 @@
-"""Where the last rank's records go besides the screen: a file of JSON lines, TensorBoard."""
+"""Where the last rank's metrics go: the console, a file of JSON lines, TensorBoard."""
 
 import json
 import math
+import os
+import signal
+import sys
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, TextIO
 
-from trimaran.engine.metrics.records import Record
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from trimaran.engine.metrics.log_lines import (
+    StepMetrics,
+    argument_lines,
+    iteration_line,
+    memory_lines,
+    validation_line,
+)
+from trimaran.spec import Job
+from trimaran.spec.job import WARM_UP_ITERATIONS
 
 
-class Outlet(Protocol):
-    def __enter__(self) -> Self: ...
+class MetricSink(Protocol):
+    def write(self, step: StepMetrics) -> None: ...
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def write_validation(self, iteration: int, loss: float) -> None: ...
 
-    def record(self, record: Record) -> None: ...
-
-    def validation(self, iteration: int, loss: float) -> None: ...
+    def close(self) -> None: ...
 
 
-class JsonLines:
-    """One object a line, written at once; what is not finite is null, for JSON has no word for it."""
+class ConsoleSink:
+    """A log; on a terminal also a bar with loss, speed and time left below it."""
 
-    def __init__(self, path: Path, goes_on: bool) -> None:
-        self.file = path.open("a" if goes_on else "w", encoding="utf-8")
+    def __init__(self, job: Job, out: TextIO) -> None:
+        self.job, self.out, self.steps = job, out, 0
+        self.bar = None
+        if out.isatty():
+            columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
+            self.bar = Progress(*columns, console=Console(file=out))
+            self.task = self.bar.add_task("starting", total=job.steps)
+            self.bar.start()
+        else:
+            self._print("\n".join(argument_lines(job)))
 
-    def __enter__(self) -> Self:
-        return self
+    def close(self) -> None:
+        if self.bar:
+            self.bar.stop()
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def write(self, step: StepMetrics) -> None:
+        self.steps += 1
+        self._print(iteration_line(step, self.job.trainer.prints))
+        if self.steps == WARM_UP_ITERATIONS:
+            for line in memory_lines(step.iteration, step.peak_memory_gib, self.job.layout.dp * self.job.layout.tp):
+                self._print(line)
+        if step.spike:
+            print(
+                f"trimaran: note: the loss of iteration {step.iteration}, {step.loss:.4g}, is far above the last ones.",
+                file=sys.stderr,
+                flush=True,
+            )
+        if self.bar is not None:
+            shown = (
+                f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s"
+                f"  {step.consumed_tokens / 1e6:,.1f} M tokens  {timedelta(seconds=round(step.seconds_left))} left"
+            )
+            self.bar.update(self.task, completed=step.iteration, description=shown)
+
+    def write_validation(self, iteration: int, loss: float) -> None:
+        self._print(validation_line(iteration, loss))
+
+    def _print(self, line: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return
+        try:
+            print(line, file=self.out, flush=True)
+        except BrokenPipeError:  # of `| head`, or of a `| tee` that Ctrl-C has ended too
+            signal.raise_signal(signal.SIGTERM)  # nobody reads it any more: stop after this step, and save
+            null, pipe = os.open(os.devnull, os.O_WRONLY), self.out.fileno()
+            if os.path.sameopenfile(pipe, sys.stderr.fileno()):  # 2>&1
+                os.dup2(null, sys.stderr.fileno())
+            os.dup2(null, pipe)
+
+
+class JsonLinesSink:
+    """One object a line, flushed at once; NaN and infinity, which JSON does not have, are null."""
+
+    def __init__(self, path: Path, resumed: bool) -> None:
+        self.file = path.open("a" if resumed else "w", encoding="utf-8")
+
+    def close(self) -> None:
         self.file.close()
 
-    def record(self, record: Record) -> None:
-        self._write(asdict(record))
+    def write(self, step: StepMetrics) -> None:
+        self._write(asdict(step))
 
-    def validation(self, iteration: int, loss: float) -> None:
+    def write_validation(self, iteration: int, loss: float) -> None:
         self._write({"iteration": iteration, "validation_loss": loss})
 
     def _write(self, values: dict[str, Any]) -> None:
@@ -44,35 +107,32 @@ class JsonLines:
         self.file.flush()
 
 
-class TensorBoard:
-    """Scalars by iteration, under the names that Megatron gives them where it has one."""
+class TensorBoardSink:
+    """Scalars by iteration, under Megatron's names where it has one."""
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(folder))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
         self.writer.close()
 
-    def record(self, record: Record) -> None:
+    def write(self, step: StepMetrics) -> None:
         scalars = {
-            "lm-loss-training/lm loss": record.loss,
-            "grad-norm/grad-norm": record.grad_norm,
-            "learning-rate/learning-rate": record.learning_rate,
-            "batch-size/batch-size": record.batch,
-            "loss-scale/loss-scale": record.loss_scale,
-            "iteration-time/iteration-time": record.seconds,
-            "throughput/tokens-per-second": record.tokens_per_second,
-            **{f"tflops/{formula}": value for formula, value in record.tflops.items()},
-            **{f"peak-memory-gib/stage {stage}": gib for stage, gib in enumerate(record.peak_memory_gib)},
+            "lm-loss-training/lm loss": step.loss,
+            "grad-norm/grad-norm": step.grad_norm,
+            "learning-rate/learning-rate": step.learning_rate,
+            "batch-size/batch-size": step.batch,
+            "loss-scale/loss-scale": step.loss_scale,
+            "iteration-time/iteration-time": step.seconds,
+            "throughput/tokens-per-second": step.tokens_per_second,
+            **{f"tflops/{formula}": value for formula, value in step.tflops.items()},
+            **{f"peak-memory-gib/stage {stage}": gib for stage, gib in enumerate(step.peak_memory_gib)},
         }
         for name, value in scalars.items():
-            self.writer.add_scalar(name, value, record.iteration)
+            self.writer.add_scalar(name, value, step.iteration)
 
-    def validation(self, iteration: int, loss: float) -> None:
+    def write_validation(self, iteration: int, loss: float) -> None:
         self.writer.add_scalar("lm-loss-validation/lm loss", loss, iteration)
         self.writer.flush()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimaran.engine.checkpoint.reader import Held
+from trimaran.engine.checkpoint.reader import WeightSource
 from trimaran.engine.model.attention import Rotary, rotary_cos_sin
 from trimaran.engine.model.attention_mask import alibi_slopes
 from trimaran.engine.model.transformer import Block, Stage
@@ -22,15 +22,15 @@ class SamplingOptions:
     top_k: int = 50  # 0: all
 
 
-def load_model(held: Held, progress: Callable[[int, int], None] = lambda done, total: None) -> Stage:
+def load_model(source: WeightSource, progress: Callable[[int, int], None] = lambda done, total: None) -> Stage:
     """In fp32, tensor by tensor. Rows that pad the vocabulary stay empty and are never read."""
-    model = held.model
+    model = source.model
     with torch.device("meta"):
         stage = Stage(model, TensorAxis(), range(model.layers), first=True, last=True)
     stage.to_empty(device="cpu").requires_grad_(False)
     parameters = dict(stage.named_parameters())
     for done, (name, value) in enumerate(parameters.items(), start=1):
-        tensor = held.read(name)
+        tensor = source.read(name)
         value[: len(tensor)].copy_(tensor)
         progress(done, len(parameters))
     return stage

@@ -67,7 +67,7 @@ def select_device(local_rank: int, cpu: bool) -> torch.device:
     return device
 
 
-def init_world(job: Job, patience: timedelta, store: Any) -> World:
+def init_world(job: Job, timeout: timedelta, store: Any) -> World:
     """Join the process group through the store; RANK and LOCAL_RANK say which process this is."""
     layout, tied = job.layout, job.model.tied_embeddings
     rank = int(os.environ.get("RANK", "0"))
@@ -80,7 +80,7 @@ def init_world(job: Job, patience: timedelta, store: Any) -> World:
         store=store,
         rank=rank,
         world_size=layout.devices,
-        timeout=patience,
+        timeout=timeout,
         device_id=device if device.type == "cuda" else None,
     )
     return build_world(layout, tied, device, rank)

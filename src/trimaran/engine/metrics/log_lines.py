@@ -1,4 +1,5 @@
-"""What is told of every iteration: a Record, the BigScience log line made of it, and its JSON line."""
+"""StepMetrics, and the lines of a log: as Megatron-DeepSpeed prints them at BigScience, so that what reads their logs
+reads ours."""
 
 import math
 from dataclasses import dataclass
@@ -6,11 +7,11 @@ from dataclasses import dataclass
 from trimaran.cost.flops import FORMULAS, Step
 from trimaran.spec import Job
 
-WARM_UP_ITERATIONS = 2  # the first allocates, compiles, connects; the second still settles
-
 
 @dataclass(frozen=True)
-class Record:
+class StepMetrics:
+    """One iteration; its fields are the keys of a line of `--metrics`."""
+
     iteration: int
     iterations: int
     consumed_samples: int
@@ -36,35 +37,33 @@ def tflops(job: Job, batch: int, seconds: float) -> dict[str, float]:
     return {name: float(flops(step)) / seconds / job.layout.devices / 1e12 for name, flops in FORMULAS.items()}
 
 
-def iteration_line(record: Record, formula: str) -> str:
-    """As Megatron-DeepSpeed prints it at BigScience, so that what reads their logs reads ours."""
+def iteration_line(step: StepMetrics, formula: str) -> str:
     fields = [
-        f" iteration {record.iteration:8d}/{record.iterations:8d}",
-        f"consumed samples: {record.consumed_samples:12d}",
-        f"consumed tokens: {record.consumed_tokens:12d}",
-        f"elapsed time per iteration (s): {record.seconds:.2f}",
-        f"learning rate: {record.learning_rate:.3E}",
-        f"global batch size: {record.batch:5d}",
-        f"lm loss: {record.loss:.6E}",
-        f"loss scale: {record.loss_scale:.1f}",
-        f"grad norm: {record.grad_norm:.3f}",
-        f"number of skipped iterations: {record.skipped:3d}",
-        f"number of nan iterations: {record.nan:3d}",
-        f"samples per second: {record.batch / record.seconds:.3f}",
-        f"TFLOPs: {record.tflops[formula]:.2f}",
-        f"time left (s): {record.seconds_left:.0f}",
+        f" iteration {step.iteration:8d}/{step.iterations:8d}",
+        f"consumed samples: {step.consumed_samples:12d}",
+        f"consumed tokens: {step.consumed_tokens:12d}",
+        f"elapsed time per iteration (s): {step.seconds:.2f}",
+        f"learning rate: {step.learning_rate:.3E}",
+        f"global batch size: {step.batch:5d}",
+        f"lm loss: {step.loss:.6E}",
+        f"loss scale: {step.loss_scale:.1f}",
+        f"grad norm: {step.grad_norm:.3f}",
+        f"number of skipped iterations: {step.skipped:3d}",
+        f"number of nan iterations: {step.nan:3d}",
+        f"samples per second: {step.batch / step.seconds:.3f}",
+        f"TFLOPs: {step.tflops[formula]:.2f}",
+        f"time left (s): {step.seconds_left:.0f}",
     ]
     return " | ".join(fields) + " |"
 
 
 def validation_line(iteration: int, loss: float) -> str:
-    """Megatron's."""
     perplexity = math.exp(min(20.0, loss))
     return f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
 
 
 def argument_lines(job: Job) -> list[str]:
-    """The job in Megatron's dump of arguments, so that a log tells what its numbers belong to."""
+    """The job as Megatron prints its arguments, so that a log is complete."""
     model, layout = job.model, job.layout
     arguments = {
         "framework": job.trainer.name,
@@ -96,7 +95,7 @@ def argument_lines(job: Job) -> list[str]:
 
 
 def memory_lines(iteration: int, peaks_gib: list[float], ranks_per_stage: int) -> list[str]:
-    """Megatron's memory report, one line for each pipeline stage, in the name of the stage's first rank."""
+    """Megatron's memory report: one line per pipeline stage, with the number of the stage's first rank."""
     return [
         f"[Rank {stage * ranks_per_stage}] (after {iteration} iterations) memory (MB) | max reserved: {gib * 1024:.1f}"
         for stage, gib in enumerate(peaks_gib)

@@ -1,9 +1,10 @@
-"""What a run that stopped at a loss of NaN leaves behind: the batch, and which tensors are not finite.
+"""What a run that stopped at a loss of NaN writes: the batch, and which tensors are not finite.
 
-Written by every rank, before anything was updated, so the step can be done again from the checkpoint before it.
+By every rank, before anything was updated, so that the step can be repeated from the checkpoint before it.
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +16,29 @@ from torch import Tensor, nn
 
 from trimaran.engine.loop.batches import micro_batches
 from trimaran.engine.loop.evaluation import forward
-from trimaran.engine.trainer import Step, Trainer
+from trimaran.engine.trainer import StepResult, Trainer
 
 
-def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: Step) -> None:
-    """Of this rank. Does the forward passes again to see where the first bad value comes from."""
+def report_not_finite(trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: StepResult) -> None:
+    """Files from every rank, a sentence from the first."""
+    saving = trainer.job.saving.folder
+    folder = Path(saving or ".") / f"not-finite-{iteration:08d}"
     folder.mkdir(parents=True, exist_ok=True)
+    write_evidence(folder, trainer, batch, iteration, step)
+    if trainer.world.rank == 0:
+        saved = f"; the checkpoint before it is in {saving}" if saving else ""
+        print(
+            f"trimaran: the loss of iteration {iteration} is {float(step.loss):.4g} and its gradient norm"
+            f" {float(step.grad_norm):.4g}: stopped, no weights were updated by it{saved}; the batch, and which tensors"
+            f" are not finite, are in {folder}.",
+            file=sys.stderr,
+        )
+
+
+def write_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], iteration: int, step: StepResult) -> None:
+    """Of this rank. Repeats the forward passes to see where the first value that is not finite comes from."""
     rank = trainer.world.rank
-    found = {
+    evidence = {
         "iteration": iteration,
         "rank": rank,
         "loss": str(float(step.loss)),
@@ -36,7 +52,7 @@ def leave_evidence(folder: Path, trainer: Trainer, batch: dict[str, Tensor], ite
     }
     arrays: dict[str, Any] = {name: part.cpu().numpy() for name, part in batch.items()}
     np.savez(folder / f"rank-{rank:05d}-batch.npz", **arrays)
-    (folder / f"rank-{rank:05d}.json").write_text(json.dumps(found, indent=1))
+    (folder / f"rank-{rank:05d}.json").write_text(json.dumps(evidence, indent=1))
 
 
 def summary(tensor: Tensor) -> dict[str, Any]:
@@ -48,25 +64,25 @@ def summary(tensor: Tensor) -> dict[str, Any]:
 
 
 def first_not_finite(trainer: Trainer, batch: dict[str, Tensor]) -> str | None:
-    """The first part of this rank's stages, in the order of computing, whose output is not finite."""
-    found: list[str] = []
+    """The first module of this rank's stages, in the order of execution, whose output is not finite."""
+    names: list[str] = []
 
-    def look(name: str, output: Any) -> None:
+    def check(name: str, output: Any) -> None:
         if isinstance(output, Tensor) and output.is_floating_point() and not bool(output.isfinite().all()):
-            found.append(name)
+            names.append(name)
 
-    whole = batch | {"token_weights": trainer.shared_out(batch["token_weights"])}
-    # Layers that are compiled cannot be looked into.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), watched(trainer.weights.modules, look):
+    whole = batch | {"token_weights": trainer.normalize_token_weights(batch["token_weights"])}
+    # Forward hooks do not run inside compiled layers.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), forward_hooks(trainer.weights.modules, check):
         for micro_batch in micro_batches(whole, trainer.job.layout.micro_batch):
             forward(trainer, micro_batch)
-    return found[0] if found else None
+    return names[0] if names else None
 
 
 @contextmanager
-def watched(stages: list[Any], look: Callable[[str, Any], None]) -> Iterator[None]:
+def forward_hooks(stages: list[Any], check: Callable[[str, Any], None]) -> Iterator[None]:
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        return lambda _module, _given, output: look(name, output)
+        return lambda _module, _inputs, output: check(name, output)
 
     hooks = [
         module.register_forward_hook(hook(name or "loss")) for stage in stages for name, module in stage.named_modules()
