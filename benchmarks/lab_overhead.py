@@ -25,7 +25,7 @@ from tests.lab.sweeps import MEGATRON
 from tests.slurm.cluster import SlurmCluster, missing_programs
 
 from trimaran.cli.show import print_table
-from trimaran.lab.processes import processes_of
+from trimaran.lab.trial_processes import processes_of
 
 GOAL_SECONDS = 1.0
 TRAINER = f"echo began $(date +%s.%N); {MEGATRON}; echo ended $(date +%s.%N)"

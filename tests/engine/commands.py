@@ -2,42 +2,35 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trimaran.lab.processes import wait_for
+from tests.processes import Process, finish, gone_within, start
 
 TRIMARAN = [sys.executable, "-m", "trimaran.cli.main"]
 ENVIRONMENT = {
     key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RANK", "WORLD_SIZE", "MASTER_"))
 }
-LIMIT_SECONDS = 120
+__all__ = ["ENVIRONMENT", "TRIMARAN", "finished", "gone_within", "losses", "rank_pids", "train", "until_iteration"]
 
 
-def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> subprocess.Popen[str]:
+def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> Process:
     """`limit`: words for the shell's ulimit, such as '-v 4000000'."""
     command = [*TRIMARAN, "train", *arguments]
     if limit:
         command = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *command]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", **(environment or {})},
-    )
+    return start(command, {**ENVIRONMENT, "OMP_NUM_THREADS": "1", **(environment or {})})
 
 
 def finished(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
     process = train(*arguments, environment=environment, limit=limit)
-    out, err = process.communicate(timeout=LIMIT_SECONDS)
+    out, err = finish(process)
     return process.returncode, out, err
 
 
-def until_iteration(process: subprocess.Popen[str], iteration: int) -> None:
+def until_iteration(process: Process, iteration: int) -> None:
     """Read the log up to the line of this iteration, or of a later one."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -48,11 +41,6 @@ def until_iteration(process: subprocess.Popen[str], iteration: int) -> None:
 
 def rank_pids(heartbeats: Path) -> list[int]:
     return [json.loads(file.read_text())["pid"] for file in sorted(heartbeats.glob("rank-*.json"))]
-
-
-def gone_within(seconds: float, pid: int) -> bool:
-    """Whether the process ends in this time."""
-    return wait_for(pid, seconds)
 
 
 def losses(log: str) -> list[str]:

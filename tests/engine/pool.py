@@ -14,8 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.processes import LIMIT_SECONDS
+
 SIZE = 8
-LIMIT_SECONDS = 120
 RUNS = 8  # then new processes: PyTorch keeps what it knows of device meshes, and with them gloo's threads, which add up
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.commands import ENVIRONMENT, LIMIT_SECONDS, TRIMARAN, finished, losses, train, until_iteration
+from tests.engine.commands import ENVIRONMENT, TRIMARAN, finished, losses, train, until_iteration
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
+from tests.processes import LIMIT_SECONDS, finish
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, newest_checkpoint
 from trimaran.engine.loop.batches import batch
@@ -180,7 +181,7 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path) -> None:
     process = train("tiny", "--steps", "100000", "--set", "layout.pp=2", *saving)
     until_iteration(process, 2)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = finish(process)
     assert process.returncode == 5
     path = newest_checkpoint(tmp_path)
     assert path is not None

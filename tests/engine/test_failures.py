@@ -3,21 +3,21 @@
 import os
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command
-from tests.engine.commands import ENVIRONMENT, LIMIT_SECONDS, finished, gone_within, rank_pids, train, until_iteration
+from tests.engine.commands import ENVIRONMENT, finished, gone_within, rank_pids, train, until_iteration
+from tests.processes import Process, finish
 
 ENDLESS = ("--steps", "100000")
-SOON = 20.0  # seconds; a hang would last for the ten minutes that ranks wait for each other
+SOON = 120.0  # seconds, on a busy machine; a hang would last for the ten minutes that ranks wait for each other
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+def ended(process: Process) -> tuple[int, list[str]]:
     """Exit code and the lines on stderr."""
-    _, err = process.communicate(timeout=LIMIT_SECONDS)
+    _, err = finish(process)
     return process.returncode, err.splitlines()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.commands import ENVIRONMENT, finished, losses, rank_pids, train
+from tests.processes import finish
 from trimaran.cost.flops import FORMULAS, Step
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Setup
@@ -101,6 +102,6 @@ def test_under_srun_the_tasks_join_by_slurms_variables(run: tuple[Path, str]) ->
         )
         for task in range(2)
     ]
-    (_, first_error), (log, _) = (task.communicate(timeout=120) for task in tasks)
+    (_, first_error), (log, _) = (finish(task) for task in tasks)
     assert [task.returncode for task in tasks] == [0, 0], first_error
     assert [float(loss) for loss in losses(log)] == pytest.approx([float(loss) for loss in losses(run[1])], rel=1e-5)

@@ -19,6 +19,7 @@ from tests.engine.checkpoints import FAMILIES, logits_of, random_checkpoint, res
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
+from tests.processes import LIMIT_SECONDS
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.reader import SavedCheckpoint, full_shapes
 from trimaran.engine.hugging_face.exporting import HfExport, export
@@ -263,7 +264,7 @@ export(SavedCheckpoint(Path(sys.argv[1])), Path(sys.argv[2]), "fp32", 10_000, No
 def test_an_export_killed_in_the_middle_leaves_no_folder_and_the_next_one_is_whole(tmp_path: Path) -> None:
     random_checkpoint(GPT, tmp_path / "saved")
     arguments = [sys.executable, "-c", KILLED, tmp_path / "saved", tmp_path / "out"]
-    assert subprocess.run(arguments, timeout=120, check=False).returncode == -signal.SIGKILL
+    assert subprocess.run(arguments, timeout=LIMIT_SECONDS, check=False).returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     exported(tmp_path / "saved", tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]

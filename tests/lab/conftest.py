@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cli.conftest import trimaran  # noqa: F401
 from tests.slurm.cluster import SlurmCluster, missing_programs
 
 

@@ -1,20 +1,19 @@
 """`trimaran sweep` as its own process, and what it leaves: folders, processes, rows of the ledger."""
 
 import json
-import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.engine.commands import ENVIRONMENT, TRIMARAN
-from trimaran.lab.processes import processes_of
+from tests.processes import Process, finish, until
+from tests.processes import start as start_process
+from trimaran.lab.trial_processes import processes_of
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Trial
 
-LIMIT_SECONDS = 60.0
 # A trainer that is not ours: it prints what Megatron-LM prints.
 MEGATRON = (
     "echo '  num_layers ...................................... {layers}';"
@@ -25,59 +24,60 @@ MEGATRON = (
 )
 
 
+def waiting_for(file: Path) -> str:
+    """A shell command that waits for a file, so that a test decides when a trial goes on."""
+    return f"until [ -e {file} ]; do sleep 0.05; done"
+
+
 def sweep_file(folder: Path, **values: Any) -> Path:
-    """With quick defaults: the job `tiny` on one process."""
-    measuring = {"iterations": 4, "least": 3, "tolerance": 10.0, "minutes": 2, **values.pop("measuring", {})}
+    """With short defaults: the job `tiny` on one process."""
+    measuring = {"iterations": 4, "least": 3, "tolerance": 10.0, **values.pop("measuring", {})}
     file = folder / "s.yaml"
     file.write_text(yaml.safe_dump({"base": "tiny", "measuring": measuring, **values}))
     return file
 
 
-def start(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+def start(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, keep: bool = False) -> Process:
     """In the folder, where its sweeps/ and its ledger go."""
     environment = {**(environment or ENVIRONMENT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*TRIMARAN, "sweep", *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_process([*TRIMARAN, "sweep", *arguments], environment, folder, keep)
 
 
 def finished(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     process = start(folder, *arguments, environment=environment)
-    out, err = process.communicate(timeout=LIMIT_SECONDS)
+    out, err = finish(process)
     return process.returncode, out, err
 
 
 def swept(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What --json says of a sweep that ended by itself."""
+    """The --json output of a sweep that ended by itself."""
     code, out, err = finished(folder, *arguments, "--json", environment=environment)
     assert code == 0, err
-    told: dict[str, Any] = json.loads(out)
-    return told
+    summary: dict[str, Any] = json.loads(out)
+    return summary
+
+
+def trials_of(harness: Process) -> list[dict[str, Any]]:
+    """Of a harness that was started with --json, when it has ended."""
+    trials: list[dict[str, Any]] = json.loads(finish(harness)[0])["trials"]
+    return trials
 
 
 def trial_folder(folder: Path, number: int = 1, name: str = "s") -> Path:
     return folder / "sweeps" / name / "trials" / f"{number:04d}"
 
 
-def until(there: Callable[[], Any], what: str) -> Any:
-    """Waits for a fact of the world outside, and gives it."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < deadline:
-        if found := there():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited in vain for {what}")
+def until_started(folder: Path, number: int = 1) -> Path:
+    """The folder of a trial whose trainer has been started."""
+    trial = trial_folder(folder, number)
+    until((trial / "started.json").exists, f"the start of trial {number}")
+    return trial
 
 
 def stepping(folder: Path, rank: int = 0, number: int = 1) -> int:
     """The process of a rank that has done some iterations."""
     metrics = trial_folder(folder, number) / "metrics.jsonl"
-    until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, "iterations")
+    until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, "the first iterations")
     beat = json.loads((trial_folder(folder, number) / "heartbeats" / f"rank-{rank:05d}.json").read_text())
     return int(beat["pid"])
 

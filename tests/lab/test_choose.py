@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.predict import predict
 from trimaran.lab.choose import candidates
-from trimaran.lab.stable import is_stable
+from trimaran.lab.supervise import is_stable
 from trimaran.spec import Mistake, Sweep
 from trimaran.spec.files import load_job, load_sweep
 from trimaran.spec.presets import SWEEPS, names

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from tests.engine.commands import losses
-from tests.lab.test_engine_on_slurm import until
+from tests.processes import until
 from tests.slurm.cluster import SlurmCluster
 from trimaran.export.formats import TARGETS
 from trimaran.spec.files import load_job
@@ -21,5 +21,5 @@ def test_the_exported_batch_script_trains_on_two_nodes(slurm: SlurmCluster, tmp_
     def logged() -> str:
         return "".join(file.read_text() for file in tmp_path.glob("two-nodes-*.out"))
 
-    until(lambda: len(losses(logged())) == 3)
+    until(lambda: len(losses(logged())) == 3, "three iterations")
     assert "trimaran:" not in logged()

@@ -1,47 +1,38 @@
 """The SLURM of these tests is a real one: nodes fail and return, a controller forgets nothing, limits are enforced."""
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.engine.commands import gone_within
+from tests.processes import gone_within, until
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.settings import CGROUPS
 
 EATER = "kept = [bytearray(b'x') * 20_000_000 for _ in range(40)]"  # 0.8 GB, and no more if nothing stops it
 
 
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def submitted(cluster: SlurmCluster, script: str) -> str:
     """The job's id, once it runs on two nodes."""
     sbatch = ("sbatch", "--parsable", "--nodes=2", "--no-requeue", "--output=/dev/null")
     job = cluster.command(*sbatch, input=f"#!/bin/sh\n{script}\n").stdout.strip()
-    until(lambda: told(cluster, job, "%T") == "RUNNING")
+    until(lambda: squeue(cluster, job, "%T") == "RUNNING", "the start of the job")
     return job
 
 
-def told(cluster: SlurmCluster, job: str, what: str) -> str:
+def squeue(cluster: SlurmCluster, job: str, what: str) -> str:
     return cluster.command("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={what}").stdout.strip()
 
 
 def test_a_dead_node_fails_its_job_and_comes_back(slurm: SlurmCluster) -> None:
     job = submitted(slurm, "srun sleep 100")
-    _, node = slurm.command("scontrol", "show", "hostnames", told(slurm, job, "%N")).stdout.split()
+    _, node = slurm.command("scontrol", "show", "hostnames", squeue(slurm, job, "%N")).stdout.split()
     slurm.fail_node(node)
     slurm.notice_failure(node)
-    until(lambda: told(slurm, job, "%T %r") == "NODE_FAIL NodeDown")
+    until(lambda: squeue(slurm, job, "%T %r") == "NODE_FAIL NodeDown", "the failure of the job")
     assert slurm.states()[node].startswith("down")
     slurm.start_node(node)
-    until(lambda: slurm.states()[node] == "idle")
+    until(lambda: slurm.states()[node] == "idle", "the return of the node")
 
 
 def test_jobs_outlive_the_controller(slurm: SlurmCluster) -> None:
@@ -49,9 +40,9 @@ def test_jobs_outlive_the_controller(slurm: SlurmCluster) -> None:
     slurm.stop_controller()
     assert slurm.command("scontrol", "ping").returncode == 1
     slurm.start_controller()
-    assert told(slurm, job, "%T") == "RUNNING"
+    assert squeue(slurm, job, "%T") == "RUNNING"
     slurm.command("scancel", job)
-    until(lambda: told(slurm, job, "%T") == "CANCELLED")
+    until(lambda: squeue(slurm, job, "%T") == "CANCELLED", "the end of the job")
 
 
 def test_a_task_with_too_much_memory_is_killed_by_the_kernel(slurm: SlurmCluster) -> None:
@@ -68,10 +59,10 @@ def test_a_second_cluster_disturbs_nobody_and_leaves_nothing(slurm: SlurmCluster
     with SlurmCluster(nodes=2) as other:
         assert not set(other.nodes) & set(slurm.nodes)
         assert submitted(other, f"echo $$ > {pid}; srun sleep 100") != job
-        until(pid.exists)
+        until(pid.exists, "the start of the script")
     assert not other.folder.exists()
     assert not any(list(CGROUPS.glob(f"*/slurm_{node}")) for node in other.nodes)
-    assert gone_within(5, int(pid.read_text()))
-    assert told(slurm, job, "%T") == "RUNNING"
+    assert gone_within(60, int(pid.read_text()))
+    assert squeue(slurm, job, "%T") == "RUNNING"
     slurm.command("scancel", job)
-    until(lambda: told(slurm, job, "%T") == "CANCELLED")
+    until(lambda: squeue(slurm, job, "%T") == "CANCELLED", "the end of the job")

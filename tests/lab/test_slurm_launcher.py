@@ -1,18 +1,27 @@
 """Sweeps through a real SLURM of four nodes: jobs of their own, steps in an allocation, and what goes wrong there."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.sweeps import MEGATRON, rows, start, sweep_file, swept, trial_folder, until
+from tests.lab.sweeps import (
+    MEGATRON,
+    rows,
+    start,
+    sweep_file,
+    swept,
+    trial_folder,
+    trials_of,
+    until_started,
+    waiting_for,
+)
+from tests.processes import Process, end, until
 from tests.slurm.cluster import SlurmCluster
 from trimaran.lab.files import read_json
 
-Harness = subprocess.Popen[str]
 SLEEP = "sleep 600"
 ON_NODES = {"preset": "here", "devices_per_node": 1, "nodes": 2}
 
@@ -31,28 +40,25 @@ def slurm_sweep(folder: Path, **values: Any) -> None:
 
 def submitted(folder: Path, number: int = 1) -> str:
     """The SLURM job of a trial whose trainer was started."""
-    trial = trial_folder(folder, number)
-    until(lambda: (trial / "started.json").exists(), f"the start of trial {number}")
-    return str((read_json(trial / "submitted.json") or {})["job"])
+    return str((read_json(until_started(folder, number) / "submitted.json") or {})["job"])
 
 
 @pytest.fixture(scope="module")
-def out_of_time(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """A trial that SLURM ends at its limit of a minute, which it looks at every half: begun first, asked last."""
+def out_of_time(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A trial that SLURM ends at its limit of a minute, checked every half minute: started first, asserted last."""
     folder = tmp_path_factory.mktemp("limit")
     slurm_sweep(
         folder, axes={"layout.dp": [1]}, command=SLEEP, place={"options": ["--time=1", f"--nodelist={slurm.nodes[3]}"]}
     )
-    harness = start(folder, "s.yaml", "--json", environment=slurm.environment)
+    harness = start(folder, "s.yaml", "--json", environment=slurm.environment, keep=True)
     yield harness
-    harness.kill()
-    harness.communicate()
+    end(harness)
 
 
 def test_trials_on_two_and_four_nodes_run_side_by_side(
-    slurm: SlurmCluster, tmp_path: Path, out_of_time: Harness
+    slurm: SlurmCluster, tmp_path: Path, out_of_time: Process
 ) -> None:
-    slurm_sweep(tmp_path, axes={"layout.dp": [2, 4]}, measuring={"silence_minutes": 1})
+    slurm_sweep(tmp_path, axes={"layout.dp": [2, 4]}, measuring={"silence_minutes": 5})
     told = swept(tmp_path, "s.yaml", environment=slurm.environment)
     assert {trial["label"]: (trial["status"], trial["reason"]) for trial in told["trials"]} == {
         "dp 2": ("ok", ""),
@@ -64,7 +70,7 @@ def test_trials_on_two_and_four_nodes_run_side_by_side(
         assert len({beat["host"] for beat in beats}) == int(trial["label"][-1])
 
 
-def test_trials_find_again_what_an_earlier_one_compiled(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_trials_share_the_cache_of_compiled_kernels(slurm: SlurmCluster, tmp_path: Path) -> None:
     """Where PyTorch keeps it: in the sweep's folder, which all nodes see, unlike each node's /tmp."""
     keep = 'echo "$TORCHINDUCTOR_CACHE_DIR" >> {folder}/../../../seen; ' + MEGATRON
     slurm_sweep(tmp_path, command=keep, axes={"layout.micro_batch": [1, 2]})
@@ -75,7 +81,7 @@ def test_trials_find_again_what_an_earlier_one_compiled(slurm: SlurmCluster, tmp
     assert seen == {str(tmp_path / "sweeps" / "s" / "compiled")}
 
 
-def test_a_job_that_can_never_start_is_found_and_told(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_job_that_can_never_start_is_cancelled_with_the_reason(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm_sweep(tmp_path, command=MEGATRON, place={"options": ["--nodes=9"]})
     (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]
     assert trial["status"] == "fail"
@@ -83,14 +89,14 @@ def test_a_job_that_can_never_start_is_found_and_told(slurm: SlurmCluster, tmp_p
     assert slurm.command("squeue", "-h", "-n", trial["id"]).stdout == ""
 
 
-def test_a_job_that_is_refused_is_told_in_slurms_words(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_job_that_is_refused_has_slurms_own_message(slurm: SlurmCluster, tmp_path: Path) -> None:
     slurm_sweep(tmp_path, command=MEGATRON, place={"options": ["--partition=nowhere"]})
     (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]
     assert trial["status"] == "fail"
     assert "invalid partition" in trial["reason"].lower()
 
 
-def test_what_the_kernel_kills_for_want_of_memory_is_an_oom(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_what_the_kernel_kills_because_memory_ran_out_is_an_oom(slurm: SlurmCluster, tmp_path: Path) -> None:
     eater = "python3 -c \"len(b'x' * 800_000_000)\""
     slurm_sweep(tmp_path, command=eater, axes={"layout.dp": [1]}, place={"options": ["--mem=200"]})
     (trial,) = swept(tmp_path, "s.yaml", environment=slurm.environment)["trials"]
@@ -102,7 +108,7 @@ def test_a_cancelled_job_is_cancelled(slurm: SlurmCluster, tmp_path: Path) -> No
     slurm_sweep(tmp_path, command=SLEEP)
     harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
     slurm.command("scancel", submitted(tmp_path))
-    (trial,) = json.loads(harness.communicate(timeout=60)[0])["trials"]
+    (trial,) = trials_of(harness)
     assert trial["status"] == "cancelled"
 
 
@@ -117,10 +123,10 @@ def test_a_trial_on_a_node_that_fails_is_lost_and_tried_again_elsewhere(slurm: S
     slurm.fail_node(node)
     slurm.notice_failure(node)
     try:
-        told = json.loads(harness.communicate(timeout=120)[0])
+        trials = trials_of(harness)
     finally:
         slurm.start_node(node)
-    assert [(trial["status"], trial["reason"]) for trial in told["trials"]] == [
+    assert [(trial["status"], trial["reason"]) for trial in trials] == [
         ("lost", "A node of the job failed."),
         ("ok", ""),
     ]
@@ -131,20 +137,20 @@ def test_a_requeued_job_is_one_trial(slurm: SlurmCluster, tmp_path: Path) -> Non
     slurm_sweep(tmp_path, command=again, place={"options": ["--requeue"]})
     harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
     slurm.command("scontrol", "requeue", submitted(tmp_path))
-    (trial,) = json.loads(harness.communicate(timeout=120)[0])["trials"]
+    (trial,) = trials_of(harness)
     assert trial["status"] == "ok"
 
 
 def test_a_controller_that_does_not_answer_is_not_a_job_that_is_gone(slurm: SlurmCluster, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    slurm_sweep(tmp_path, command=f"until [ -e {go} ]; do sleep 0.1; done; {MEGATRON}")
+    slurm_sweep(tmp_path, command=f"{waiting_for(go)}; {MEGATRON}")
     harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
     submitted(tmp_path)
     slurm.stop_controller()
     go.touch()  # it ends while nobody can be asked about it
     until(lambda: (trial_folder(tmp_path) / "result.json").exists(), "the result")
     slurm.start_controller()
-    (trial,) = json.loads(harness.communicate(timeout=60)[0])["trials"]
+    (trial,) = trials_of(harness)
     assert trial["status"] == "ok"
 
 
@@ -152,18 +158,16 @@ def test_a_killed_harness_finds_its_jobs_again(slurm: SlurmCluster, tmp_path: Pa
     go = tmp_path / "go"
     slurm_sweep(
         tmp_path,
-        command=f"until [ -e {go} ]; do sleep 0.1; done; {MEGATRON}",
+        command=f"{waiting_for(go)}; {MEGATRON}",
         axes={"layout.micro_batch": [1, 2]},
     )
     harness = start(tmp_path, "s.yaml", environment=slurm.environment)
     jobs = [submitted(tmp_path, 1), submitted(tmp_path, 2)]
-    harness.kill()
-    harness.communicate()
+    end(harness)
     (trial_folder(tmp_path, 2) / "submitted.json").unlink()  # as if killed right after sbatch
     second = start(tmp_path, "s.yaml", "--resume", "--json", environment=slurm.environment)
     go.touch()
-    told = json.loads(second.communicate(timeout=60)[0])
-    assert [trial["status"] for trial in told["trials"]] == ["ok", "ok"]
+    assert [trial["status"] for trial in trials_of(second)] == ["ok", "ok"]
     assert len(rows(tmp_path)) == 2
     known = slurm.command("squeue", "-h", "-t", "all", "-o", "%A|%j").stdout
     ids = [line.split("|")[0] for line in known.splitlines() if any(t.id in line for t in rows(tmp_path))]
@@ -206,7 +210,7 @@ def test_steps_in_an_allocation_share_no_node(slurm: SlurmCluster, allocation: d
 def test_our_trainer_runs_as_a_step_and_ends_when_it_is_stable(
     slurm: SlurmCluster, allocation: dict[str, str], tmp_path: Path
 ) -> None:
-    measuring = {"iterations": 100_000, "least": 3, "silence_minutes": 1}
+    measuring = {"iterations": 100_000, "least": 3, "silence_minutes": 5}
     slurm_sweep(tmp_path, axes={"layout.dp": [2]}, place={"kind": "allocation"}, measuring=measuring)
     (trial,) = swept(tmp_path, "s.yaml", environment=allocation)["trials"]
     assert (trial["status"], trial["reason"]) == ("ok", "")
@@ -214,6 +218,6 @@ def test_our_trainer_runs_as_a_step_and_ends_when_it_is_stable(
     assert "interrupted after iteration" in (trial_folder(tmp_path) / "stderr").read_text()
 
 
-def test_a_job_at_its_time_limit_is_a_timeout(out_of_time: Harness) -> None:
-    (trial,) = json.loads(out_of_time.communicate(timeout=150)[0])["trials"]
+def test_a_job_at_its_time_limit_is_a_timeout(out_of_time: Process) -> None:
+    (trial,) = trials_of(out_of_time)
     assert (trial["status"], trial["reason"]) == ("timeout", "SLURM ended the job at its time limit.")

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import LIMIT_SECONDS
+
 
 def _rank(rank: int, folder: str, results: Any) -> None:
     import torch
@@ -32,7 +34,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     for process in ranks:
         process.start()
     try:
-        found: list[dict[str, Any]] = results.get(timeout=100)
+        found: list[dict[str, Any]] = results.get(timeout=LIMIT_SECONDS)
     finally:
         for process in ranks:
             process.join(20)

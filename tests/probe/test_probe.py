@@ -16,6 +16,7 @@ import yaml
 from tests.cli.conftest import Command
 from tests.engine.commands import ENVIRONMENT, TRIMARAN
 from tests.probe.commands import finished, probe
+from tests.processes import Process, finish, until
 from trimaran.spec.files import load_cluster
 
 MODEL = {"name": "little", "layers": 2, "hidden": 128, "heads": 4, "vocab": 512, "seq_len": 128}
@@ -87,7 +88,7 @@ def test_an_interrupted_probe_writes_nothing_and_leaves_no_rank(tmp_path: Path) 
     process = probe("--ranks", "2", "-o", str(tmp_path / "here.yaml"))
     children = wait_for_children(process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = finish(process)
     assert (process.returncode, out) == (130, "")
     assert err == "trimaran: interrupted; nothing was written.\n"
     assert list(tmp_path.iterdir()) == []
@@ -97,22 +98,17 @@ def test_an_interrupted_probe_writes_nothing_and_leaves_no_rank(tmp_path: Path) 
 def test_a_killed_rank_is_named(tmp_path: Path) -> None:
     process = probe("--ranks", "2", "-o", str(tmp_path / "here.yaml"))
     os.kill(wait_for_children(process)[1], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = finish(process)
     assert process.returncode == 4
     assert err == "trimaran: Rank 1 was killed by SIGKILL (by hand, or by the kernel when memory ran out).\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def wait_for_children(process: subprocess.Popen[str], count: int = 2) -> list[int]:
+def wait_for_children(process: Process, count: int = 2) -> list[int]:
     """The ranks, once all are forked."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        found = [int(pid) for pid in children.read_text().split()]
-        if len(found) == count:
-            return found
-        os.sched_yield()
-    raise AssertionError("the ranks were not started")
+    until(lambda: len(children.read_text().split()) == count, "the start of the ranks")
+    return [int(pid) for pid in children.read_text().split()]
 
 
 MISTAKES = {

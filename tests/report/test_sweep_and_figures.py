@@ -87,7 +87,7 @@ def table(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--sweep", "nothing"), "No sweep was begun in nothing"),
+        (("--sweep", "nothing"), "No sweep was started in nothing"),
         (("--published", "tp=4"), "conditions and --published were given"),
         (("--published", "--sweep", "x"), "--sweep and --published were given"),
         (("--job", "nothing"), "There is no file nothing"),

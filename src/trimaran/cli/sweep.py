@@ -1,4 +1,4 @@
-"""trimaran sweep: run many trials, and survive everything that happens to them."""
+"""trimaran sweep: run many trials and record how each ended."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,21 +34,21 @@ def sweep(
     stop_when_sure: Annotated[
         bool, typer.Option("--stop-when-sure", help="End when no untried layout can beat the best.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a sweep that was begun.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which trials it would be.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a sweep that was started before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which trials it would run.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For programs: one object at the end.")] = False,
 ) -> None:
     """Run every layout of a sweep as its own trial, the fastest predicted first; all of them go into the ledger.
 
-    Ctrl-C once: after the trials that run. Twice: now. After any end, also kill -9, --resume goes on.
+    Ctrl-C once: stop after the running trials. Twice: stop now. --resume continues after any end, also kill -9.
 
     Example: `trimaran sweep layouts --budget 12`, or `trimaran sweep gpt-1b3 --plan --on here --gbs 16 --top 8`
     """
-    from trimaran.lab.folder import alone, begin
-    from trimaran.lab.folder import resume as resumed
+    from rich.console import Console
+
     from trimaran.lab.harness import Budget, Harness
-    from trimaran.lab.trials import attempts_of
-    from trimaran.lab.view import View
+    from trimaran.lab.sweep_folder import attempts_of, exclusive, load_sweep_folder, start_sweep
+    from trimaran.lab.view import SweepView
     from trimaran.ledger.store import Ledger, ledger_path
     from trimaran.spec import Mistake
 
@@ -57,38 +57,32 @@ def sweep(
     if resume:
         where = folder or (Path(what) if what and Path(what).is_dir() else Path("sweeps") / Path(what or "").stem)
         refused: list[Refused] = []
-        begun = resumed(where)
+        started = load_sweep_folder(where)
     else:
-        asked, found, refused = _asked(what or "", plan, on, gbs, top, nodes, fix, settings, place)
-        where = folder or Path("sweeps") / asked.name
+        requested, found, refused = _candidates(what or "", plan, on, gbs, top, nodes, fix, settings, place)
+        where = folder or Path("sweeps") / requested.name
         if dry_run:
-            _show(asked, found, refused, json)
+            _show(requested, found, refused, json)
             return
         if not found:
-            raise Mistake(f"No layout of the sweep {asked.name} is possible: {refused[0].why}")
-        begun = begin(where, asked, found)
-    with alone(where), Ledger.open(ledger_path(ledger)) as store:
-        attempts = attempts_of(begun.name, where.resolve(), begun.candidates, store)
-        harness = Harness(begun.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
-        console = _console(json)
+            raise Mistake(f"No layout of the sweep {requested.name} is possible: {refused[0].why}")
+        started = start_sweep(where, requested, found)
+    with exclusive(where), Ledger.open(ledger_path(ledger)) as store:
+        attempts = attempts_of(started.name, where.resolve(), started.candidates, store)
+        harness = Harness(started.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
+        console = Console(stderr=json, soft_wrap=True)
         console.print(
-            f"{begun.name}: {len(begun.candidates)} trials in {where}, {len(harness.done)} done"
+            f"{started.name}: {len(started.candidates)} trials in {where}, {len(harness.done)} done"
             + (f"; {len(refused)} combinations are impossible, such as {refused[0].label}" if refused else ""),
             markup=False,
             highlight=False,
         )
-        with View(len(begun.candidates), console) as view:
+        with SweepView(len(started.candidates), console) as view:
             harness.run(view)
     _conclude(harness, console, json)
 
 
-def _console(json: bool) -> "Console":
-    from rich.console import Console
-
-    return Console(stderr=json, soft_wrap=True)
-
-
-def _asked(
+def _candidates(
     what: str,
     plan: bool,
     on: str,
@@ -121,7 +115,7 @@ def _asked(
 
 
 def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: list[str] | None) -> "Sweep":
-    """The planner's best as alternatives to the best of them, told by the fields in which they differ."""
+    """The planner's best layouts as alternatives, labelled by the fields in which they differ."""
     from trimaran.planner.plan import make_plan
     from trimaran.planner.question import Question
     from trimaran.spec import Mistake, Sweep
@@ -132,36 +126,36 @@ def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: li
     jobs = [each.job for each in made]
     layouts = [job.layout.to_dict() for job in jobs]
     varying = [name for name in layouts[0] if any(layout[name] != layouts[0][name] for layout in layouts)]
+    nodes_vary = len({job.cluster.nodes for job in jobs}) > 1
     alternatives = [
-        {**{f"layout.{name}": layout[name] for name in varying}, "cluster.nodes": job.cluster.nodes}
+        {f"layout.{name}": layout[name] for name in varying}
+        | ({"cluster.nodes": job.cluster.nodes} if nodes_vary else {})
         for job, layout in zip(jobs, layouts, strict=True)
     ]
-    if len({job.cluster.nodes for job in jobs}) == 1:
-        alternatives = [{k: v for k, v in each.items() if k != "cluster.nodes"} for each in alternatives]
     name = f"{made.question.model.name}-best-{len(jobs)}"
     return Sweep.of({"name": name, "base": jobs[0].model_dump(), "alternatives": alternatives})
 
 
-def _show(asked: "Sweep", found: "list[Candidate]", refused: "list[Refused]", json: bool) -> None:
+def _show(requested: "Sweep", found: "list[Candidate]", refused: "list[Refused]", json: bool) -> None:
     import json as to_json
 
     from trimaran.cli.show import print_table
 
     if json:
         trials = [{**vars(candidate), "job": candidate.job.to_dict()} for candidate in found]
-        print(to_json.dumps({"name": asked.name, "trials": trials, "refused": [vars(each) for each in refused]}))
+        print(to_json.dumps({"name": requested.name, "trials": trials, "refused": [vars(each) for each in refused]}))
         return
     rows = [
         (c.label, f"{c.seconds:.3g}", f"{c.low:.3g}–{c.high:.3g}", f"{c.memory_gib:.2f}", "" if c.fits else "too large")
         for c in found
     ]
-    print_table(f"The sweep {asked.name}", ("what", "predicted s", "80 % interval", "GiB", ""), rows)
+    print_table(f"The sweep {requested.name}", ("what", "predicted s", "80 % interval", "GiB", ""), rows)
     for each in refused:
         print(f"impossible: {each.label}: {each.why}")
 
 
 def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
-    """The best, and why it ended; exit code 5 where it was stopped before its end."""
+    """The best trial, and why the sweep ended; exit code 5 where it was stopped."""
     import json as to_json
     from collections import Counter
 
@@ -170,7 +164,7 @@ def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
     best = harness.best
     counts = Counter(attempt.outcome.status for attempt in harness.done if attempt.outcome)
     if json:
-        told = {
+        summary = {
             "sweep": harness.folder.name,
             "folder": str(harness.folder),
             "ended": harness.why_ended,
@@ -183,13 +177,15 @@ def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
                 if a.outcome
             ],
         }
-        print(to_json.dumps(told))
+        print(to_json.dumps(summary))
     else:
-        said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        console.print(f"{harness.why_ended} {said}; {len(harness.waiting)} not tried.", highlight=False, markup=False)
+        statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        console.print(
+            f"{harness.why_ended} {statuses}; {len(harness.waiting)} not tried.", highlight=False, markup=False
+        )
         if best is not None and best.outcome is not None and best.outcome.seconds is not None:
             console.print(
-                f"Best: {best.candidate.label}: {best.outcome.seconds:.4g} s an iteration, predicted"
+                f"Best: {best.candidate.label}: {best.outcome.seconds:.4g} s per iteration, predicted"
                 f" {best.candidate.seconds:.3g}; its job is {best.folder / 'job.yaml'}",
                 highlight=False,
                 markup=False,

@@ -4,6 +4,7 @@ An entry is a flag with a value, a switch, a choice among words, or a small clas
 one field (megatron_flags.py).
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -140,38 +141,14 @@ def number(given: Given, flag: str, kind: Callable[[str], Any], default: Any = N
 
 
 # Flags of logging, loading and libraries: understood, and irrelevant to a Job.
-IRRELEVANT = frozenset(
-    f"--{name}"
-    for name in [
-        "abort-on-unmet-fused-kernel-constraints",
-        "ckpt-format",
-        "data-cache-path",
-        "data-impl",
-        "dataloader-type",
-        "distributed-backend",
-        "exit-duration-in-mins",
-        "exit-interval",
-        "exit-signal-handler",
-        "init-method-std",
-        "kill-switch-path",
-        "local_rank",
-        "max-position-embeddings",
-        "merge-file",
-        "no-load-optim",
-        "no-load-rng",
-        "no-masked-softmax-fusion",
-        "no-save-optim",
-        "no-save-rng",
-        "num-workers",
-        "override-lr-scheduler",
-        "override-opt_param-scheduler",
-        "timing-log-level",
-        "use-checkpoint-lr-scheduler",
-        "valid-num-workers",
-        "vocab-file",
-    ]
+_IRRELEVANT = re.compile(
+    r"--(?:log-|tensorboard-|wandb-|no-log-|tokenizer-).*"
+    r"|--(?:abort-on-unmet-fused-kernel-constraints|ckpt-format|data-cache-path|data-impl|dataloader-type"
+    r"|distributed-backend|exit-duration-in-mins|exit-interval|exit-signal-handler|init-method-std|kill-switch-path"
+    r"|local_rank|max-position-embeddings|merge-file|no-load-optim|no-load-rng|no-masked-softmax-fusion|no-save-optim"
+    r"|no-save-rng|num-workers|override-lr-scheduler|override-opt_param-scheduler|timing-log-level"
+    r"|use-checkpoint-lr-scheduler|valid-num-workers|vocab-file)"
 )
-IRRELEVANT_PREFIXES = ("--log-", "--tensorboard-", "--wandb-", "--no-log-", "--tokenizer-")
 
 
 @dataclass(frozen=True)
@@ -206,7 +183,7 @@ def as_text(flag: str, words: Sequence[str]) -> str:
 
 
 def is_irrelevant(flag: str) -> bool:
-    return flag in IRRELEVANT or flag.startswith(IRRELEVANT_PREFIXES)
+    return _IRRELEVANT.fullmatch(flag) is not None
 
 
 def nest(fields: Fields) -> dict[str, Any]:

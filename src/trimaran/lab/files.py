@@ -1,4 +1,4 @@
-"""A trial's folder: what is in it, and how files are replaced so that a reader sees the old or the new, never half.
+"""The files of a trial's folder, replaced atomically, so that a reader sees the old or the new content.
 
 Only the standard library, as in everything that the supervisor imports.
 """
@@ -9,11 +9,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-ORDER = "order.json"  # what the supervisor is to run, and its limits
+ORDER = "order.json"  # the supervisor's command and limits
 STARTED = "started.json"  # written by the supervisor when it has started the trainer
-RESULT = "result.json"  # written by the supervisor at the end: the first truth about a trial
+RESULT = "result.json"  # written by the supervisor at the end, and authoritative
 SUBMITTED = "submitted.json"  # the SLURM job's number
-LOCK = "lock"  # held by the supervisor as long as it lives, however it ends
+LOCK = "lock"  # held by the supervisor while it lives
 METRICS, HEARTBEATS, STDOUT, STDERR = "metrics.jsonl", "heartbeats", "stdout", "stderr"
 
 
@@ -27,7 +27,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None where the file is not there, or is not whole."""
+    """None where the file is missing or incomplete."""
     try:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -36,7 +36,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of JSON lines; the last may still be being written."""
+    """The complete lines of a JSON-lines file; the last may still be being written."""
     try:
         text = path.read_text("utf-8", errors="replace")
     except OSError:
@@ -51,7 +51,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def lock(path: Path) -> int | None:
-    """Take a lock that ends with this process; None where another has it."""
+    """Take a lock that is released with this process; None where another has it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

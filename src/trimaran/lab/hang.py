@@ -1,4 +1,4 @@
-"""A trial that hangs: found by heartbeats that stay away, explained by every rank's stack before it is killed."""
+"""A trial that hangs: detected by missing heartbeats, explained by the stack of every rank before it is killed."""
 
 import linecache
 import os
@@ -12,38 +12,38 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from trimaran.lab.processes import kill, state_of
-from trimaran.lab.steps import signal_step
+from trimaran.lab.trial_processes import kill, signal_step, state_of
 from trimaran.processes.heartbeat import END_PHASES, SLOW_PHASES, read_heartbeats, stack_file
 
-SECONDS_FOR_STACKS = 3.0
+SECONDS_FOR_STACKS = 10.0  # on a busy machine; ranks that are stopped are not waited for
+CANNOT_WRITE = ("T", "t", "Z", "")  # states of a process that is stopped, or gone
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _WAITS = re.compile(r"\bwait\(|\b(all_reduce|all_gather|reduce_scatter|broadcast|barrier|send|recv)\w*\(")
 _STATES = {"T": "is stopped by a signal", "t": "is held by a debugger", "D": "is in a system call that does not return"}
 
 
-class Beats:
-    """Knows when each rank's file last changed, by this process's own clock: clocks of nodes differ."""
+class HeartbeatWatch:
+    """When each rank's file last changed, by this process's clock, since the clocks of nodes differ."""
 
     def __init__(self, folder: Path, patience: Mapping[str, float]) -> None:
         self.folder, self.patience = folder, patience
-        self.seen: dict[int, tuple[dict[str, Any], float]] = {}
+        self.last: dict[int, tuple[dict[str, Any], float]] = {}
         self.written, self.written_at = -1, time.monotonic()
 
-    def stale(self, seconds: list[float]) -> list[dict[str, Any]]:
-        """The beats of all ranks, if some rank has been silent for too long; `seconds` are those of the iterations."""
+    def when_stale(self, seconds: list[float]) -> list[dict[str, Any]]:
+        """The heartbeats of all ranks, if one of them is overdue; `seconds` are those of the iterations."""
         now = time.monotonic()
         for beat in read_heartbeats(self.folder):
-            if self.seen.get(beat["rank"], ({},))[0] != beat:
-                self.seen[beat["rank"]] = beat, now
-        late = [beat for beat, at in self.seen.values() if now - at > self._limit(beat, seconds)]
-        return [beat for _, (beat, _) in sorted(self.seen.items())] if late else []
+            if self.last.get(beat["rank"], ({},))[0] != beat:
+                self.last[beat["rank"]] = beat, now
+        late = [beat for beat, at in self.last.values() if now - at > self._limit(beat, seconds)]
+        return [beat for _, (beat, _) in sorted(self.last.items())] if late else []
 
     def is_silent(self, size: int) -> bool:
-        """Of a trainer without heartbeats, or before the first: it has written nothing for too long."""
+        """Whether a trainer without heartbeats, or before its first, has written nothing for too long."""
         if size != self.written:
             self.written, self.written_at = size, time.monotonic()
-        return not self.seen and time.monotonic() - self.written_at > self.patience["start"]
+        return not self.last and time.monotonic() - self.written_at > self.patience["start"]
 
     def _limit(self, beat: Mapping[str, Any], seconds: list[float]) -> float:
         if beat["doing"] in END_PHASES:
@@ -53,24 +53,24 @@ class Beats:
         return max(self.patience["least"], self.patience["times"] * median(seconds))
 
 
-def evidence_of(
+def collect_evidence(
     folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any] | None
 ) -> tuple[str, dict[str, Any]]:
-    """A sentence that names the rank and the collective that did not arrive, and everything it was made of."""
-    stacks = stacks_of(folder, beats, slurm)
+    """A sentence that names the late rank and the collective that the others wait in, and the state of all ranks."""
+    stacks = request_stacks(folder, beats, slurm)
     here = socket.gethostname()
     ranks = []
     for beat in beats:
         stack = stacks.get(beat["rank"], "")
         state = state_of(beat["pid"]) if beat["host"] == here else "?"
-        ranks.append({**beat, "state": state, "waits_in": waiting_in(stack), "stack": stack})
-    return verdict(ranks), {"ranks": ranks}
+        ranks.append({**beat, "state": state, "waits_in": collective_of(stack), "stack": stack})
+    return explain_hang(ranks), {"ranks": ranks}
 
 
-def stacks_of(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any] | None) -> dict[int, str]:
-    """Each rank writes its own, asked by SIGUSR2; a stopped one cannot, which tells as much."""
-    for pipe in folder.glob("flight-pipe*"):  # where PyTorch's flight recorder listens
-        _poke(pipe)
+def request_stacks(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any] | None) -> dict[int, str]:
+    """Each rank writes its own on SIGUSR2."""
+    for pipe in folder.glob("flight-pipe*"):  # of PyTorch's flight recorder
+        _trigger(pipe)
     here = socket.gethostname()
     files = {beat["rank"]: stack_file(folder / "heartbeats", beat["rank"]) for beat in beats}
     if not signal_step(slurm, "USR2"):
@@ -78,16 +78,17 @@ def stacks_of(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any
             if beat["host"] == here:
                 kill(beat["pid"], signal.SIGUSR2)
     deadline = time.monotonic() + SECONDS_FOR_STACKS
-    while time.monotonic() < deadline and not all(_is_whole(file) for file in files.values()):
+    waiting = [beat for beat in beats if beat["host"] != here or state_of(beat["pid"]) not in CANNOT_WRITE]
+    while time.monotonic() < deadline and not all(_is_written(files[beat["rank"]]) for beat in waiting):
         time.sleep(0.05)
     return {rank: file.read_text(errors="replace") for rank, file in files.items() if file.exists()}
 
 
-def _is_whole(file: Path) -> bool:
+def _is_written(file: Path) -> bool:
     return file.exists() and file.stat().st_size > 0
 
 
-def _poke(pipe: Path) -> None:
+def _trigger(pipe: Path) -> None:
     try:
         handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:  # nobody listens
@@ -96,9 +97,9 @@ def _poke(pipe: Path) -> None:
     os.close(handle)
 
 
-def waiting_in(stack: str) -> str:
-    """'all_reduce in norm_and_sums (gradients.py:34)', or '' where the rank is in no collective. The place is the
-    first that is not PyTorch's own; the waiting itself is below Python, so the line tells it."""
+def collective_of(stack: str) -> str:
+    """'all_reduce in norm_and_sums (gradients.py:34)', or '' where the rank is not in a collective. The frame is the
+    innermost outside PyTorch; its source line shows the collective, because the wait itself is below Python."""
     for thread in re.split(r"^(?=Current thread|Thread )", stack, flags=re.MULTILINE):
         frames = [match.groupdict() for match in _FRAME.finditer(thread)]
         place = next((frame for frame in frames if "/torch/" not in frame["file"]), None)
@@ -116,8 +117,8 @@ def waiting_in(stack: str) -> str:
     return ""
 
 
-def verdict(ranks: list[dict[str, Any]]) -> str:
-    """Who is missing where the others wait."""
+def explain_hang(ranks: list[dict[str, Any]]) -> str:
+    """Which ranks are late, and where the others wait for them."""
     waiting: dict[str, list[int]] = defaultdict(list)
     absent = []
     for rank in ranks:
@@ -126,17 +127,17 @@ def verdict(ranks: list[dict[str, Any]]) -> str:
         elif rank["doing"] not in END_PHASES:
             absent.append(rank)
     places = sorted(waiting.items(), key=lambda item: -len(item[1]))
-    where = "; ".join(f"{_listed(numbers)} in {place}" for place, numbers in places)
+    where = "; ".join(f"{_list_ranks(numbers)} in {place}" for place, numbers in places)
     if absent:
-        missing = ", ".join(f"rank {rank['rank']} {_what(rank)}" for rank in absent[:8])
+        missing = ", ".join(f"rank {rank['rank']} {_describe(rank)}" for rank in absent[:8])
         others = f"; the others wait for it: {where}" if where else ""
         return f"It hangs: {missing}{others}."
     if len(places) > 1:
         return f"It hangs: the ranks wait in different collectives: {where}."
-    return f"It hangs: all ranks wait, {where}, which does not end."
+    return f"It hangs: all ranks wait, {where}, which does not complete."
 
 
-def _what(rank: Mapping[str, Any]) -> str:
+def _describe(rank: Mapping[str, Any]) -> str:
     at = f"(iteration {rank['iteration']}, {rank['doing']})"
     if rank["state"] in _STATES:
         return f"{_STATES[rank['state']]} {at}"
@@ -145,6 +146,6 @@ def _what(rank: Mapping[str, Any]) -> str:
     return f"has not arrived {at}"
 
 
-def _listed(numbers: list[int]) -> str:
+def _list_ranks(numbers: list[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:8])
     return f"rank{'s' if len(numbers) > 1 else ''} {shown}{', …' if len(numbers) > 8 else ''}"

@@ -1,6 +1,6 @@
-"""The harness: starts trials while there is room, settles those that ended, and may die at any moment.
+"""The harness: starts trials while there is room, records those that ended, and may be killed at any moment.
 
-Everything it knows is in the sweep's folder and in the ledger, so another one goes on where it was.
+Its whole state is in the sweep's folder and in the ledger, so another harness can resume from there.
 """
 
 import signal
@@ -12,32 +12,31 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.lab import files
-from trimaran.lab.allocation import Allocation
-from trimaran.lab.launcher import Launcher, Seen
+from trimaran.lab.launcher import Launcher, LauncherStatus
 from trimaran.lab.local import Local
-from trimaran.lab.outcome import measured, outcome_of
-from trimaran.lab.slurm import Slurm
-from trimaran.lab.trials import ATTEMPTS, Attempt, folder_of
-from trimaran.lab.view import View
+from trimaran.lab.outcome import outcome_of, read_metrics
+from trimaran.lab.slurm import SlurmJobs, SlurmSteps
+from trimaran.lab.sweep_folder import MAX_ATTEMPTS, Attempt, folder_of
+from trimaran.lab.view import SweepView
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Mistake, Outcome, Sweep
 
-WAIT_SECONDS = 0.5
+POLL_SECONDS = 0.5
 STOPPED = "You stopped it."
-LAUNCHERS: dict[str, Callable[[Sweep], Launcher]] = {"local": Local, "slurm": Slurm, "allocation": Allocation}
+LAUNCHERS: dict[str, Callable[[Sweep], Launcher]] = {"local": Local, "slurm": SlurmJobs, "allocation": SlurmSteps}
 
 
 @dataclass(frozen=True)
 class Budget:
     trials: int | None = None
     minutes: float | None = None
-    until_sure: bool = False  # stop when no untried layout can beat the best within its interval
+    until_sure: bool = False  # stop when no untried layout can beat the best, even at the low end of its interval
 
 
-class Stop:
-    """Ctrl-C: once, after the trials that run; twice, now."""
+class StopRequests:
+    """Ctrl-C: once, stop when the running trials have ended; twice, now."""
 
-    asked = 0
+    count = 0
 
 
 class Harness:
@@ -50,39 +49,39 @@ class Harness:
         self.started_at, self.started = time.monotonic(), 0
         self.why_ended = ""
         self.stopping = self.cancelling = False
-        self.spent: list[float] = []  # seconds of the trials that ended
+        self.spent: list[float] = []  # seconds of each trial that ended
 
-    def run(self, view: View) -> None:
+    def run(self, view: SweepView) -> None:
         with stop_signals() as stop:
             self._adopt(view)
-            while self.running or self._goes_on(stop):
+            while self.running or self._may_start(stop):
                 self._start_some(stop, view)
                 for attempt in list(self.running):
-                    self._settle(attempt, view)
-                if stop.asked and not self.stopping:
+                    self._check(attempt, view)
+                if stop.count and not self.stopping:
                     self.stopping = True
                     view.say(f"Stopping when {len(self.running)} running trials have ended; Ctrl-C again: now.")
-                if stop.asked > 1 and not self.cancelling:
+                if stop.count > 1 and not self.cancelling:
                     self._cancel_all()
-                view.show(self.running, self.waiting, self._time_left())
+                view.show(self.running, self.waiting, self._seconds_left())
                 if self.running:
-                    self.launcher.wait(self.running, WAIT_SECONDS)
-        if stop.asked:
+                    self.launcher.wait(self.running, POLL_SECONDS)
+        if stop.count:
             self.why_ended = STOPPED
 
-    def _adopt(self, view: View) -> None:
-        """What an earlier harness left: ended, still running, or lost."""
+    def _adopt(self, view: SweepView) -> None:
+        """The trials of an earlier harness: ended, still running, or lost."""
         for attempt in list(self.waiting):
             if (attempt.folder / files.ORDER).exists():
                 self.waiting.remove(attempt)
                 self.running.append(attempt)
-                self._settle(attempt, view)
+                self._check(attempt, view)
 
-    def _goes_on(self, stop: Stop) -> bool:
+    def _may_start(self, stop: StopRequests) -> bool:
         if not self.waiting:
             self.why_ended = self.why_ended or "Every layout was tried."
             return False
-        if stop.asked:
+        if stop.count:
             return False
         if self.budget.trials is not None and self.started >= self.budget.trials:
             self.why_ended = f"The budget of {self.budget.trials} trials is spent."
@@ -107,8 +106,8 @@ class Harness:
         limit = _per_sample(best)
         return any(a.candidate.fits and a.candidate.low / a.job.batch.size < limit for a in self.waiting)
 
-    def _start_some(self, stop: Stop, view: View) -> None:
-        while self._goes_on(stop) and self.launcher.has_room(self.waiting[0], self.running):
+    def _start_some(self, stop: StopRequests, view: SweepView) -> None:
+        while self._may_start(stop) and self.launcher.has_room(self.waiting[0], self.running):
             attempt = self.waiting.pop(0)
             self.started += 1
             self.ledger.add([attempt.trial("running")])
@@ -116,33 +115,33 @@ class Harness:
                 self.launcher.start(attempt)
             except (OSError, Mistake) as error:
                 said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-                self._close(attempt, Outcome(status="fail", reason=f"It could not be started: {said}"), view)
+                self._record(attempt, Outcome(status="fail", reason=f"It could not be started: {said}"), view)
                 continue
             self.running.append(attempt)
 
-    def _settle(self, attempt: Attempt, view: View) -> None:
-        """Its own result is the first truth; only without one is the launcher asked."""
-        seen = self.launcher.look(attempt) if not self._result(attempt) else Seen("gone")
+    def _check(self, attempt: Attempt, view: SweepView) -> None:
+        """Its result file is authoritative; the launcher is asked only without one."""
+        status = self.launcher.look(attempt) if not self._result(attempt) else LauncherStatus("gone")
         result = self._result(attempt)
         if result is not None and result["how"] == "cancelled" and not self.cancelling:
-            seen = self.launcher.why_cancelled(attempt)
+            status = self.launcher.why_cancelled(attempt)
             result = None
         if result is not None:
             self.launcher.ended(attempt)
             self.spent.append(result["ended"] - result["started"])
             ours = self.sweep.command is None
-            self._close(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
-        elif seen.state == "gone":
-            numbers = measured(attempt.job, attempt.folder) if self.sweep.command is None else {}
+            self._record(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
+        elif status.state == "gone":
+            numbers = read_metrics(attempt.job, attempt.folder) if self.sweep.command is None else {}
             self.launcher.ended(attempt)
-            self._close(attempt, Outcome(status=seen.status, reason=seen.reason, **numbers), view)
+            self._record(attempt, Outcome(status=status.status, reason=status.reason, **numbers), view)
         else:
-            attempt.told = [seen.reason] if seen.reason else []
+            attempt.waits_for = status.reason
 
     def _result(self, attempt: Attempt) -> dict[str, Any] | None:
         return files.read_json(attempt.folder / files.RESULT)
 
-    def _close(self, attempt: Attempt, outcome: Outcome, view: View) -> None:
+    def _record(self, attempt: Attempt, outcome: Outcome, view: SweepView) -> None:
         attempt.outcome = outcome
         self.ledger.add([attempt.trial()])
         keep_outcome(attempt, outcome)
@@ -150,7 +149,7 @@ class Harness:
             self.running.remove(attempt)
         self.done.append(attempt)
         view.ended(attempt, self.best)
-        if outcome.status == "lost" and attempt.attempt < ATTEMPTS:
+        if outcome.status == "lost" and attempt.attempt < MAX_ATTEMPTS:
             number = attempt.attempt + 1
             again = folder_of(self.folder, attempt.number, number)
             self.waiting.insert(0, Attempt(attempt.sweep, attempt.number, attempt.candidate, again, number))
@@ -160,8 +159,8 @@ class Harness:
         for attempt in self.running:
             self.launcher.cancel(attempt)
 
-    def _time_left(self) -> float | None:
-        """Seconds, if the others take as long as those so far."""
+    def _seconds_left(self) -> float | None:
+        """If the remaining trials take as long as those so far."""
         if not self.spent:
             return None
         each = sum(self.spent) / len(self.spent)
@@ -169,7 +168,7 @@ class Harness:
 
 
 def keep_outcome(attempt: Attempt, outcome: Outcome) -> None:
-    """The outcome beside the result, for a person who looks into the folder, and for a harness that goes on."""
+    """The outcome beside the result, for a person who looks into the folder."""
     try:
         files.write_json(attempt.folder / "outcome.json", outcome.to_dict())
     except OSError:  # a full disk: the ledger has it
@@ -183,11 +182,11 @@ def _per_sample(attempt: Attempt) -> float:
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    stop = Stop()
+def stop_signals() -> Iterator[StopRequests]:
+    stop = StopRequests()
 
     def ask(*_: Any) -> None:
-        stop.asked += 1
+        stop.count += 1
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -1,16 +1,16 @@
-"""Launcher: where trials run. What the harness asks of it, whichever it is."""
+"""Launcher: where trials run, as the harness sees it (local.py, slurm.py)."""
 
 from typing import Literal, NamedTuple, Protocol
 
-from trimaran.lab.trials import Attempt
+from trimaran.lab.sweep_folder import Attempt
 from trimaran.spec.trial import Status
 
 
-class Seen(NamedTuple):
-    """What a launcher knows of an attempt that has left no result yet."""
+class LauncherStatus(NamedTuple):
+    """What a launcher knows of an attempt without a result."""
 
-    state: Literal["waiting", "running", "unknown", "gone"]  # unknown: whoever knows does not answer
-    status: Status = "lost"  # for one that is gone
+    state: Literal["waiting", "running", "unknown", "gone"]  # unknown: SLURM does not answer
+    status: Status = "lost"  # of one that is gone
     reason: str = ""
 
 
@@ -21,10 +21,10 @@ class Launcher(Protocol):
         """Raises OSError or Mistake where it cannot be started at all."""
         ...
 
-    def look(self, attempt: Attempt) -> Seen: ...
+    def look(self, attempt: Attempt) -> LauncherStatus: ...
 
-    def why_cancelled(self, attempt: Attempt) -> Seen:
-        """Of one that was told to end, and not by us."""
+    def why_cancelled(self, attempt: Attempt) -> LauncherStatus:
+        """Of one that was ended, and not by us."""
         ...
 
     def cancel(self, attempt: Attempt) -> None: ...
@@ -34,5 +34,5 @@ class Launcher(Protocol):
         ...
 
     def wait(self, running: list[Attempt], seconds: float) -> None:
-        """Until something may have ended, or so long."""
+        """Until something may have ended, or for so long."""
         ...

@@ -1,4 +1,4 @@
-"""Trials on this machine: a supervisor each, in a session of its own so that it outlives the harness."""
+"""Trials on this machine: a supervisor for each, in its own session so that it outlives the harness."""
 
 import os
 import select
@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from typing import Any
 
 from trimaran.lab import files
-from trimaran.lab.launcher import Seen
+from trimaran.lab.launcher import LauncherStatus
 from trimaran.lab.orders import write_order
-from trimaran.lab.processes import end_all, kill, processes_of
-from trimaran.lab.trials import Attempt
+from trimaran.lab.sweep_folder import Attempt
+from trimaran.lab.trial_processes import end_all, kill, processes_of
 from trimaran.spec import Mistake, Sweep
 
 
 class Local:
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
-        self.supervisors: dict[str, subprocess.Popen[str]] = {}  # those that this harness started
+        self.supervisors: dict[str, subprocess.Popen[str]] = {}  # started by this harness
         self.cores: dict[str, list[int]] = {}
 
     def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
@@ -41,7 +41,7 @@ class Local:
         )
 
     def _cores_for(self, attempt: Attempt) -> list[int] | None:
-        """A share of the cores that no other trial has."""
+        """A share of the cores, disjoint from those of other trials."""
         if not self.sweep.place.pin:
             return None
         taken = {core for cores in self.cores.values() for core in cores}
@@ -50,32 +50,32 @@ class Local:
         free = [core for core in every if core not in taken][:share]
         if not free:
             raise Mistake(
-                f"{self.sweep.place.parallel} trials side by side cannot have cores of their own: this machine has"
-                f" {len(every)}; the nearest that works: place.parallel {len(every)}."
+                f"{self.sweep.place.parallel} parallel trials cannot each have a core: this machine has {len(every)};"
+                f" the nearest that works: place.parallel {len(every)}."
             )
         self.cores[attempt.id] = free
         return free
 
-    def look(self, attempt: Attempt) -> Seen:
+    def look(self, attempt: Attempt) -> LauncherStatus:
         supervisor = self.supervisors.get(attempt.id)
-        if supervisor is None:  # of a harness that is gone
+        if supervisor is None:  # started by an earlier harness
             if files.is_locked(attempt.folder / files.LOCK):
-                return Seen("running")
-            begun = processes_of(attempt.id)
+                return LauncherStatus("running")
+            was_started = processes_of(attempt.id) or (attempt.folder / files.STARTED).exists()
             end_all(attempt.id)  # what a killed supervisor may have left
-            why = "Its supervisor ended without a word, as after a kill -9 or a reboot."
-            return Seen("gone", "lost", why if begun or (attempt.folder / files.STARTED).exists() else "Never started.")
+            why = "Its supervisor ended without a result, as after a kill -9 or a reboot."
+            return LauncherStatus("gone", "lost", why if was_started else "Never started.")
         if supervisor.poll() is None:
-            return Seen("running")
-        said = supervisor.stderr.read().strip() if supervisor.stderr else ""
+            return LauncherStatus("running")
+        stderr = supervisor.stderr.read().strip() if supervisor.stderr else ""
         self._forget(attempt)
         end_all(attempt.id)
-        if said:
-            return Seen("gone", "fail", f"The supervisor could not go on: {said.splitlines()[-1]}.")
-        return Seen("gone", "lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
+        if stderr:
+            return LauncherStatus("gone", "fail", f"The supervisor failed: {stderr.splitlines()[-1]}.")
+        return LauncherStatus("gone", "lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
 
-    def why_cancelled(self, attempt: Attempt) -> Seen:
-        return Seen("gone", "cancelled", "Somebody ended its supervisor.")
+    def why_cancelled(self, attempt: Attempt) -> LauncherStatus:
+        return LauncherStatus("gone", "cancelled", "Its supervisor was ended by a signal.")
 
     def cancel(self, attempt: Attempt) -> None:
         supervisor = self.supervisors.get(attempt.id)

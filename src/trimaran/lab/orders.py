@@ -1,4 +1,4 @@
-"""What the supervisor of a trial is told: the trainer's command, its environment, its limits."""
+"""order.json, which the supervisor of a trial reads: the trainer's command, its environment, its limits."""
 
 import os
 import shlex
@@ -9,32 +9,32 @@ from typing import Any
 
 from trimaran.cost.memory import GIB
 from trimaran.lab import files
-from trimaran.lab.trials import Attempt
+from trimaran.lab.sweep_folder import Attempt
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.files import save
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-PATIENCE_SECONDS = 60  # of our ranks with each other
+PATIENCE_SECONDS = 60  # of our ranks in a collective
 
 
 def write_order(
     sweep: Sweep,
     attempt: Attempt,
-    wrapped: list[str] | None = None,
+    wrapper: list[str] | None = None,
     environment: dict[str, str] | None = None,
     **more: Any,
 ) -> None:
-    """Everything the trial needs, in its folder; the order last, for where it stands the trial was begun.
-    `wrapped`: words before the trainer's command, such as srun's; `more`: entries of the order."""
+    """Everything the trial needs, in its folder; the order is written last and marks the trial as started.
+    `wrapper`: words before the trainer's command, such as srun's; `more`: entries of the order."""
     folder, measuring = attempt.folder, sweep.measuring
     folder.mkdir(parents=True, exist_ok=True)
-    # A trial saves nothing, and goes on from nothing that another has saved.
+    # A trial saves no checkpoints, and resumes from none of another.
     job = attempt.job.replace(steps=WARM_UP_ITERATIONS + measuring.iterations, saving={}, validation={})
     save(job, folder / "job.yaml")
     order = {
         "trial": attempt.id,
-        "command": [*(wrapped or []), *command_of(sweep, job, folder)],
+        "command": [*(wrapper or []), *trainer_command(sweep, job, folder)],
         "environment": {
             **compile_cache(sweep, folder),
             **job.environment,
@@ -55,27 +55,27 @@ def write_order(
     files.write_json(folder / files.ORDER, {**order, **more})
 
 
-def command_of(sweep: Sweep, job: Job, folder: Path) -> list[str]:
+def trainer_command(sweep: Sweep, job: Job, folder: Path) -> list[str]:
     if sweep.command is not None:
-        return ["bash", "-c", filled(sweep.command, job, folder)]
+        return ["bash", "-c", fill_command(sweep.command, job, folder)]
     options = ["--metrics", folder / files.METRICS, "--heartbeats", folder / files.HEARTBEATS]
     words = [sys.executable, "-m", "trimaran.engine", folder / "job.yaml", *options, "--patience", PATIENCE_SECONDS]
     return [str(word) for word in words]
 
 
-def filled(template: str, job: Job, folder: Path) -> str:
+def fill_command(template: str, job: Job, folder: Path) -> str:
     """The command of another trainer for this Job."""
-    values = places(job, folder)
+    values = placeholders(job, folder)
     try:
         return template.format(**values)
     except (KeyError, IndexError, ValueError) as error:
         known = " ".join(f"{{{name}}}" for name in values)
         raise Mistake(
-            f"The command of the sweep cannot be filled in ({error}); it may contain {known}, and {{{{ for a brace."
+            f"The command of the sweep cannot be formatted ({error}); it may contain {known}, and {{{{ for a brace."
         ) from None
 
 
-def places(job: Job, folder: Path) -> dict[str, str]:
+def placeholders(job: Job, folder: Path) -> dict[str, str]:
     model, layout = job.model, job.layout
     values: dict[str, Any] = {
         "tp": layout.tp,
@@ -114,15 +114,15 @@ def free_port() -> int:
 
 
 def compile_cache(sweep: Sweep, folder: Path) -> dict[str, str]:
-    """Where PyTorch keeps what it compiled for the next trial. It has a folder of this machine for that, which all
-    trials here find again; a SLURM job may be on another node, or have a /tmp of its own."""
+    """Where PyTorch caches compiled kernels for the next trial. Its default is a folder of this machine, which local
+    trials share; a SLURM job may be on another node, or have a private /tmp."""
     if sweep.place.kind == "local" or CACHE in os.environ:
         return {}
     return {CACHE: str(folder.parent.parent / "compiled")}
 
 
 def flight_recorder(job: Job, folder: Path) -> dict[str, str]:
-    """NCCL's last collectives of every rank, written where a hang is looked into."""
+    """NCCL's flight recorder: the last collectives of every rank, dumped into the trial's folder."""
     if not job.cluster.device.is_gpu:
         return {}
     return {

@@ -8,54 +8,55 @@ from typing import Any
 from trimaran.lab import files
 from trimaran.ledger.recognise import read_file
 from trimaran.processes.exit_codes import DONE, OUT_OF_MEMORY
+from trimaran.processes.out_of_memory import is_out_of_memory
 from trimaran.spec import Job, Mistake, Outcome
 from trimaran.spec.trial import Status
 
 TAIL_BYTES = 65536
-_NO_MEMORY = re.compile(r"out of memory|OutOfMemory|oom-kill|can't allocate memory|Cannot allocate memory", re.I)
-_MATTERS = re.compile(r"error|exception|killed|fatal|abort|refused|no space|denied|trimaran:|task \d+", re.I)
-_DULL = re.compile(r"^\s*(File |Traceback|\^|~|During handling|The above exception)|warning", re.I)
+OURS = "trimaran: "  # begins what our trainer says on stderr
+_ERROR = re.compile(r"error|exception|killed|fatal|abort|refused|no space|denied|trimaran:|task \d+", re.I)
+_STACK = re.compile(r"^\s*(File |Traceback|\^|~|During handling|The above exception)|warning", re.I)
 
 
 def outcome_of(job: Job, folder: Path, result: dict[str, Any], ours: bool) -> Outcome:
     """`ours`: our own trainer, which writes metrics; another's log is read as the ledger reads logs."""
-    numbers = measured(job, folder) if ours else logged(folder)
+    numbers = read_metrics(job, folder) if ours else read_log(folder)
     status, reason = status_of(result, numbers, folder, ours)
     return Outcome(status=status, reason=reason, **numbers)
 
 
 def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, ours: bool) -> tuple[Status, str]:
     how, code = result["how"], result["code"]
-    last_words = tail(folder / files.STDERR) or ("" if ours else tail(folder / files.STDOUT, only_errors=True))
-    if how == "hang":
-        return "hang", result["reason"]
-    if how == "cancelled":
-        return "cancelled", result["reason"]
+    if how in ("hang", "cancelled"):
+        return how, result["reason"]
     if how == "timeout":
         if numbers.get("iterations"):
-            return "ok", f"Its limit came after {numbers['iterations']} measured iterations."
+            return "ok", f"It reached its limit after {numbers['iterations']} measured iterations."
         return "timeout", result["reason"]
-    ended_well = code == DONE or how == "stable"  # which we ended ourselves; srun hides the trainer's own code
-    if ended_well and numbers.get("seconds"):
-        return "ok", ""
-    if ended_well:
-        return "fail", "It ended well, but measured no iteration."
-    killed = result["kernel_oom_kills"] > 0 and (code in (-9, 137) or "SIGKILL" in last_words or "Killed" in last_words)
-    if (ours and code == OUT_OF_MEMORY) or killed or _NO_MEMORY.search(last_words):
-        by = " The kernel killed a process because memory ran out." if killed else ""
-        return "oom", (_sentence(last_words) + by).strip()
-    return "fail", result["reason"] or _sentence(last_words) or f"It ended with exit code {code} and said nothing."
+    if code == DONE or how == "stable":  # which we ended ourselves; srun hides the trainer's own code
+        return (
+            ("ok", "") if numbers.get("seconds") else ("fail", "It ended with exit code 0, but measured no iteration.")
+        )
+    stderr, stdout = tail(folder / files.STDERR), [] if ours else tail(folder / files.STDOUT)
+    oom = [line for line in (*stderr, *stdout) if is_out_of_memory(line)]
+    last = _last_errors(stderr) or stderr[-5:] or _last_errors(stdout)
+    was_killed = code in (-9, 137) or any("SIGKILL" in line or "Killed" in line for line in last)
+    by_kernel = result["kernel_oom_kills"] > 0 and was_killed
+    if (ours and code == OUT_OF_MEMORY) or by_kernel or oom:
+        kernel = " The kernel killed a process because memory ran out." if by_kernel else ""
+        return "oom", (_reason(last if by_kernel else oom or last) + kernel).strip()
+    return "fail", result["reason"] or _reason(last) or f"It ended with exit code {code} and no message."
 
 
-def measured(job: Job, folder: Path) -> dict[str, Any]:
-    """From our trainer's records, without the warm-up."""
+def read_metrics(job: Job, folder: Path) -> dict[str, Any]:
+    """From our trainer's metrics file, without the warm-up."""
     every = [record for record in files.read_lines(folder / files.METRICS) if "seconds" in record]
     records = [record for record in every if not record["warm_up"]]
     if not records:
         return {}
     seconds = [record["seconds"] for record in records]
     low, middle, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-    last, size = records[-1], job.batch.size * job.model.seq_len
+    last, tokens = records[-1], job.batch.size * job.model.seq_len
     formula = job.trainer.prints
     flops = last["tflops"][formula] * last["seconds"]
     return {
@@ -66,7 +67,7 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
         "warmup": len(every) - len(records),
         "memory_gib": max(last["peak_memory_gib"]) or None,
         "memory_by_stage_gib": tuple(last["peak_memory_gib"]),
-        "tokens_per_second": size / middle,
+        "tokens_per_second": tokens / middle,
         "tflops": flops / middle,
         "tflops_formula": formula,
         "last_loss": last["loss"],
@@ -75,7 +76,7 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
     }
 
 
-def logged(folder: Path) -> dict[str, Any]:
+def read_log(folder: Path) -> dict[str, Any]:
     """From another trainer's log, as `trimaran import` reads it."""
     try:
         trials = read_file(folder / files.STDOUT).trials
@@ -85,22 +86,23 @@ def logged(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value not in (None, ())}
 
 
-def tail(file: Path, only_errors: bool = False) -> str:
-    """The last lines that matter: errors without the stack above them, else the last of all."""
+def tail(file: Path) -> list[str]:
+    """The last lines of an output, without stacks and warnings."""
     try:
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - TAIL_BYTES))
             lines = stream.read().decode("utf-8", errors="replace").splitlines()
     except OSError:
-        return ""
-    said = [line.strip() for line in lines if line.strip() and not _DULL.search(line)]
-    telling = [line for line in said if _MATTERS.search(line)]
-    return "\n".join((telling or ([] if only_errors else said))[-5:])
+        return []
+    return [line.strip() for line in lines if line.strip() and not _STACK.search(line)]
 
 
-def _sentence(words: str) -> str:
-    """Our trainer's own, else the first of the last words: what failed first explains the others."""
-    lines = [line.removeprefix("trimaran: ") for line in words.splitlines()]
-    ours = [line.removeprefix("trimaran: ") for line in words.splitlines() if line.startswith("trimaran: ")]
+def _last_errors(lines: list[str]) -> list[str]:
+    return [line for line in lines if _ERROR.search(line)][-5:]
+
+
+def _reason(lines: list[str]) -> str:
+    """Our trainer's own sentence, else the first line: what failed first explains the others."""
+    ours = [line.removeprefix(OURS) for line in lines if line.startswith(OURS)]
     ours = [line for line in ours if not line.startswith(("warning:", "note:"))]
-    return (ours or lines or [""])[0][:500]
+    return (ours or [line.removeprefix(OURS) for line in lines] or [""])[0][:500]

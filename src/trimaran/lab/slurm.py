@@ -1,9 +1,11 @@
-"""Trials through SLURM, each a batch job of its own. Its supervisor runs on the job's first node.
+"""Trials through SLURM: each as its own batch job, or as steps on the nodes of an allocation.
 
-The truth about a trial is its result file; only where there is none SLURM is asked, and a controller that does not
-answer is not taken for a job that is gone.
+The result file of a trial is authoritative. SLURM is asked only where there is none, and a controller that does not
+answer does not mean that the job is gone.
 """
 
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,14 +13,16 @@ import time
 from typing import NamedTuple
 
 from trimaran.lab import files
-from trimaran.lab.launcher import Seen
+from trimaran.lab.launcher import LauncherStatus
+from trimaran.lab.local import Local
 from trimaran.lab.orders import write_order
-from trimaran.lab.trials import Attempt
+from trimaran.lab.sweep_folder import Attempt
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.trial import Status
 
-ASK_EVERY_SECONDS = 1.0
-GRACE_SECONDS = 15.0  # for a result to be seen on a shared file system after its job has ended
+_FAILED_NODE = re.compile(r"Node failure on (\S+?)[.,]?$", re.MULTILINE)
+QUERY_EVERY_SECONDS = 1.0
+GRACE_SECONDS = 15.0  # until a result is visible on a shared file system after its job has ended
 ENDED: dict[str, tuple[Status, str]] = {
     "NODE_FAIL": ("lost", "A node of the job failed."),
     "BOOT_FAIL": ("lost", "A node of the job did not start."),
@@ -27,32 +31,34 @@ ENDED: dict[str, tuple[Status, str]] = {
     "DEADLINE": ("timeout", "SLURM ended the job at its deadline."),
     "OUT_OF_MEMORY": ("oom", "SLURM ended the job because its memory ran out."),
     "CANCELLED": ("cancelled", "The job was cancelled in SLURM."),
-    "FAILED": ("fail", "The job failed before its trainer could say anything"),
-    "COMPLETED": ("lost", "The job is over, but it left no result."),
+    "FAILED": ("fail", "The job failed before its trainer started"),
+    "COMPLETED": ("lost", "The job ended without leaving a result."),
 }
-NEVER = {
+NEVER_STARTS = {
     "PartitionNodeLimit": "it asks for more nodes than its partition has",
     "PartitionTimeLimit": "it asks for more time than its partition allows",
     "BadConstraints": "no node can satisfy its constraints",
     "JobHeldAdmin": "an administrator holds it",
-    "AssocMaxJobsLimit": "the account's limit of jobs does not allow it",
+    "AssocMaxJobsLimit": "the account has reached its limit of jobs",
     "QOSMaxNodePerJobLimit": "its quality of service allows fewer nodes",
     "AccountNotAllowed": "its account may not use this partition",
-    "DependencyNeverSatisfied": "it depends on a job that will never end well",
+    "DependencyNeverSatisfied": "it depends on a job that did not succeed",
 }
 
 
-class Queued(NamedTuple):
+class QueuedJob(NamedTuple):
     number: str
     state: str
     reason: str
 
 
-class Slurm:
+class SlurmJobs:
+    """A batch job per trial; its supervisor runs on the job's first node."""
+
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
-        self.queue: dict[str, Queued] = {}  # by the job's name, which is the trial's
-        self.asked_at, self.answers = float("-inf"), True
+        self.queue: dict[str, QueuedJob] = {}  # by the job's name, which is the trial's
+        self.queried_at, self.answers = float("-inf"), True
         self.gone_since: dict[str, float] = {}
 
     def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
@@ -60,7 +66,7 @@ class Slurm:
 
     def start(self, attempt: Attempt) -> None:
         write_order(
-            self.sweep, attempt, wrapped=step_command(self.sweep, attempt), slurm={"job": None, "name": attempt.id}
+            self.sweep, attempt, wrapper=step_command(self.sweep, attempt), slurm={"job": None, "name": attempt.id}
         )
         script = batch_script(self.sweep, attempt)
         (attempt.folder / "job.sh").write_text(script)
@@ -72,32 +78,36 @@ class Slurm:
         if sent.returncode:
             raise Mistake(f"SLURM refused the job: {sent.stderr.strip().splitlines()[-1]}.")
         files.write_json(attempt.folder / files.SUBMITTED, {"job": sent.stdout.strip().split(";")[0]})
-        self.asked_at = float("-inf")
+        self.queried_at = float("-inf")
 
-    def look(self, attempt: Attempt) -> Seen:
-        self._ask()
+    def look(self, attempt: Attempt) -> LauncherStatus:
+        self._query()
         if not self.answers:
-            return Seen("unknown", reason="SLURM's controller does not answer.")
+            return LauncherStatus("unknown", reason="SLURM's controller does not answer.")
         job = self.queue.get(attempt.id)
         if job is not None and job.state in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
-            if job.reason in NEVER:
+            if job.reason in NEVER_STARTS:
                 self.cancel(attempt)
-                return Seen("gone", "fail", f"The job can never start: {NEVER[job.reason]} ({job.reason}).")
-            return Seen("waiting", reason=job.reason)
+                return LauncherStatus(
+                    "gone", "fail", f"The job can never start: {NEVER_STARTS[job.reason]} ({job.reason})."
+                )
+            return LauncherStatus("waiting", reason=job.reason)
         if job is not None and job.state not in ENDED:
             self.gone_since.pop(attempt.id, None)
-            return Seen("running")
+            return LauncherStatus("running")
         since = self.gone_since.setdefault(attempt.id, time.monotonic())
         decided = job is not None and job.state in ("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
         if time.monotonic() - since < (2.0 if decided else GRACE_SECONDS):
-            return Seen("running")
-        return ended(job)
+            return LauncherStatus("running")
+        return status_of_ended(job)
 
-    def why_cancelled(self, attempt: Attempt) -> Seen:
-        """SLURM ends a job at its limit, when a node fails, or to put it into the queue again."""
-        self._ask()
+    def why_cancelled(self, attempt: Attempt) -> LauncherStatus:
+        """SLURM ends a job at its time limit, when a node fails, or to requeue it."""
+        self._query()
         job = self.queue.get(attempt.id)
-        return ended(job) if self.answers and (job is None or job.state in ENDED) else Seen("running")
+        return (
+            status_of_ended(job) if self.answers and (job is None or job.state in ENDED) else LauncherStatus("running")
+        )
 
     def cancel(self, attempt: Attempt) -> None:
         submitted = files.read_json(attempt.folder / files.SUBMITTED)
@@ -109,43 +119,46 @@ class Slurm:
         self.gone_since.pop(attempt.id, None)
 
     def wait(self, running: list[Attempt], seconds: float) -> None:
-        time.sleep(min(seconds, ASK_EVERY_SECONDS / 4))
+        time.sleep(min(seconds, QUERY_EVERY_SECONDS / 4))
 
-    def _ask(self) -> None:
-        """All jobs in one question; known ids only would drop what the controller forgot."""
-        if time.monotonic() - self.asked_at < ASK_EVERY_SECONDS:
+    def _query(self) -> None:
+        """All jobs in one query; a query for ids fails when the controller has forgotten one."""
+        if time.monotonic() - self.queried_at < QUERY_EVERY_SECONDS:
             return
-        asked = subprocess.run(
+        listed = subprocess.run(
             ["squeue", "-h", "--me", "-t", "all", "-o", "%j|%A|%T|%r"], capture_output=True, text=True, check=False
         )
-        self.asked_at, self.answers = time.monotonic(), asked.returncode == 0
+        self.queried_at, self.answers = time.monotonic(), listed.returncode == 0
         if self.answers:
-            rows = [line.strip().rsplit("|", 3) for line in asked.stdout.splitlines()]
-            self.queue = {name: Queued(number, state, reason) for name, number, state, reason in rows}
+            rows = [line.strip().rsplit("|", 3) for line in listed.stdout.splitlines()]
+            self.queue = {name: QueuedJob(number, state, reason) for name, number, state, reason in rows}
 
 
-def ended(job: Queued | None) -> Seen:
-    """What SLURM says of a job that is over."""
+def status_of_ended(job: QueuedJob | None) -> LauncherStatus:
+    """What SLURM reports of a job that has ended."""
     if job is None:
-        return Seen("gone", "lost", "SLURM does not know the job any more, and it left no result.")
+        return LauncherStatus("gone", "lost", "SLURM no longer knows the job, and it left no result.")
     status, reason = ENDED[job.state]
     said = f" ({job.reason})." if job.state == "FAILED" else ""
-    return Seen("gone", status, f"{reason}{said}")
+    return LauncherStatus("gone", status, f"{reason}{said}")
 
 
 def resources(sweep: Sweep, job: Job) -> list[str]:
-    """Nodes and tasks of a Job, one task a device."""
+    """Nodes and tasks of a Job, one task per device."""
     devices, per_node = job.layout.devices, job.cluster.devices_per_node
-    nodes = -(-devices // per_node)
     minutes = round(sweep.measuring.minutes + 2 * sweep.measuring.silence_minutes)
-    found = [f"--nodes={nodes}", f"--ntasks-per-node={min(devices, per_node)}", f"--time={minutes}"]
+    options = [f"--nodes={nodes_needed(job)}", f"--ntasks-per-node={min(devices, per_node)}", f"--time={minutes}"]
     if job.cluster.device.is_gpu:
-        found.append(f"--gres=gpu:{min(devices, per_node)}")
-    return found
+        options.append(f"--gres=gpu:{min(devices, per_node)}")
+    return options
+
+
+def nodes_needed(job: Job) -> int:
+    return -(-job.layout.devices // job.cluster.devices_per_node)
 
 
 def step_command(sweep: Sweep, attempt: Attempt) -> list[str]:
-    """One task a device; another trainer's command has its own srun or torchrun."""
+    """One task per device; another trainer's command has its own srun or torchrun."""
     if sweep.command is not None:
         return []
     layout, per_node = attempt.job.layout, attempt.job.cluster.devices_per_node
@@ -156,3 +169,60 @@ def step_command(sweep: Sweep, attempt: Attempt) -> list[str]:
 def batch_script(sweep: Sweep, attempt: Attempt) -> str:
     words = [sys.executable, "-m", "trimaran.lab.supervise", str(attempt.folder)]
     return f"#!/bin/bash\n{sweep.place.prepare.rstrip()}\nexec {shlex.join(words)}\n"
+
+
+class SlurmSteps(Local):
+    """Steps on the nodes of the allocation that we are in. Supervisors run here; their trainers are srun's steps. Free
+    nodes are counted here, because SLURM lets steps overlap."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        super().__init__(sweep)
+        job = os.environ.get("SLURM_JOB_ID")
+        if job is None:
+            raise Mistake(
+                "place.kind is allocation, but this is not inside one (SLURM_JOB_ID is not set): start the sweep in"
+                " `salloc` or `sbatch`, or set place.kind=slurm for a job for each trial."
+            )
+        self.job_number: str = job
+        self.nodes = nodes_of(os.environ.get("SLURM_JOB_NODELIST", ""))
+        self.taken: dict[str, list[str]] = {}
+
+    def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
+        for other in running:  # also those that an earlier harness started
+            order = files.read_json(other.folder / files.ORDER)
+            self.taken.setdefault(other.id, list((order or {}).get("nodes", [])))
+        return super().has_room(attempt, running) and len(self._free()) >= nodes_needed(attempt.job)
+
+    def _free(self) -> list[str]:
+        taken = {node for nodes in self.taken.values() for node in nodes}
+        return [node for node in self.nodes if node not in taken]
+
+    def start(self, attempt: Attempt) -> None:
+        count = nodes_needed(attempt.job)
+        if count > len(self.nodes):
+            raise Mistake(f"The trial needs {count} nodes, but the allocation has {len(self.nodes)} that work.")
+        nodes = self._free()[:count]
+        self.taken[attempt.id] = nodes
+        where = [f"--jobid={self.job_number}", f"--nodes={count}", f"--nodelist={','.join(nodes)}", "--overlap"]
+        command = step_command(self.sweep, attempt)
+        slurm = {"job": self.job_number, "name": attempt.id}
+        variables = {"TRIMARAN_NODES": ",".join(nodes)}  # for another trainer's command, which has its own srun
+        wrapper = [*command, *where] if command else None
+        write_order(self.sweep, attempt, wrapper=wrapper, environment=variables, slurm=slurm, nodes=nodes)
+        self.supervise(attempt)
+
+    def ended(self, attempt: Attempt) -> None:
+        super().ended(attempt)
+        self.taken.pop(attempt.id, None)
+        try:
+            stderr = (attempt.folder / files.STDERR).read_text(errors="replace")
+        except OSError:
+            return
+        failed = set(_FAILED_NODE.findall(stderr))
+        self.nodes = [node for node in self.nodes if node not in failed]
+
+
+def nodes_of(listed: str) -> list[str]:
+    """The names in `node[0-3,7]`, expanded by scontrol."""
+    shown = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
+    return shown.stdout.split()

@@ -1,7 +1,7 @@
-"""The supervisor of one trial: `python -m trimaran.lab.supervise FOLDER`, a process of its own near the trainer.
+"""The supervisor of one trial: `python -m trimaran.lab.supervise FOLDER`, its own process on the trainer's machine.
 
-It runs what FOLDER/order.json says, watches it, ends it, and writes FOLDER/result.json, also when the harness that
-ordered it is long dead. Only the standard library, so that it starts in hundredths of a second on any node.
+It runs the command of FOLDER/order.json, watches it, ends it, and writes FOLDER/result.json, also when the harness that
+started it is long dead. Only the standard library, so that it starts in hundredths of a second on any node.
 """
 
 import ctypes
@@ -12,26 +12,39 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from trimaran.lab import files
-from trimaran.lab.hang import Beats, evidence_of
-from trimaran.lab.processes import MARK, end_all, oom_kills
-from trimaran.lab.stable import is_stable
-from trimaran.lab.steps import signal_step
+from trimaran.lab.hang import HeartbeatWatch, collect_evidence
+from trimaran.lab.trial_processes import MARK, end_all, oom_kills, signal_step
 
-LOOK_SECONDS = 0.2
-SECONDS_TO_STOP = 30.0  # for a trainer that was asked to end, to end
+POLL_SECONDS = 0.2
+SECONDS_TO_STOP = 30.0  # of a trainer after SIGTERM
 PR_SET_PDEATHSIG = 1
-# Which of the environment is kept with a trial: what changes speed or meaning, and no secrets.
-TELLING = ("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "GLOO_", "SLURM_", "UCX_", "FI_", "HSA_")
+# Which variables are kept with a trial: those that change speed or results, and no secrets.
+RECORDED_PREFIXES = (
+    "CUDA_",
+    "NCCL_",
+    "TORCH_",
+    "PYTORCH_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "GLOO_",
+    "SLURM_",
+    "UCX_",
+    "FI_",
+    "HSA_",
+)
 
 
 @dataclass
-class End:
-    """Why the trial is over, before its exit code is known."""
+class TrialEnd:
+    """Why the trial ends, before its exit code is known."""
 
     how: str = "exit"  # or stable, hang, timeout, cancelled
     reason: str = ""
@@ -43,7 +56,7 @@ class Supervisor:
         self.folder, self.order = folder, order
         self.cancelled = False
         self.started = time.time()
-        self.beats = Beats(folder / files.HEARTBEATS, order["patience"])
+        self.heartbeats = HeartbeatWatch(folder / files.HEARTBEATS, order["patience"])
         signal.signal(signal.SIGTERM, self._cancel)
         signal.signal(signal.SIGINT, self._cancel)
         signal.signal(signal.SIGUSR1, self._cancel)
@@ -56,7 +69,7 @@ class Supervisor:
         try:
             child = self._start()
         except OSError as error:
-            self._finish(End("exit", f"{error.strerror}: {error.filename}"), 127, killed_before)
+            self._finish(TrialEnd("exit", f"{error.strerror}: {error.filename}"), 127, killed_before)
             return
         files.write_json(
             self.folder / files.STARTED,
@@ -69,7 +82,7 @@ class Supervisor:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, **self.order["environment"], MARK: self.order["trial"]}
-        kept = {name: value for name, value in sorted(environment.items()) if name.startswith(TELLING)}
+        kept = {name: value for name, value in sorted(environment.items()) if name.startswith(RECORDED_PREFIXES)}
         files.write_json(self.folder / "environment.json", {**kept, **self.order["environment"]})
         with (self.folder / files.STDOUT).open("wb") as out, (self.folder / files.STDERR).open("wb") as err:
             return subprocess.Popen(
@@ -83,37 +96,41 @@ class Supervisor:
             )
 
     def _limit(self) -> None:
-        """In the child, before the trainer: it dies with its supervisor, and gets no more than it may have."""
+        """In the child, before exec: it dies with its supervisor, and its memory and cores are limited."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if self.order["memory_bytes"]:
             resource.setrlimit(resource.RLIMIT_DATA, (self.order["memory_bytes"],) * 2)
         if self.order["cpus"]:
             os.sched_setaffinity(0, self.order["cpus"])
 
-    def _watch(self, child: "subprocess.Popen[bytes]") -> End:
+    def _watch(self, child: "subprocess.Popen[bytes]") -> TrialEnd:
         deadline = time.monotonic() + self.order["limit_seconds"]
         while True:
             try:
-                child.wait(LOOK_SECONDS)
-                return End()
+                child.wait(POLL_SECONDS)
+                return TrialEnd()
             except subprocess.TimeoutExpired:
                 pass
             if self.cancelled:
-                return End("cancelled", "It was cancelled.")
+                return TrialEnd("cancelled", "It was cancelled.")
             if time.monotonic() > deadline:
-                return End("timeout", f"It was not done after {self.order['limit_seconds']:.0f} s, its limit.")
+                return TrialEnd(
+                    "timeout", f"It did not finish within its limit of {self.order['limit_seconds']:.0f} s."
+                )
             records = files.read_lines(self.folder / files.METRICS)
             if is_stable(records, self.order["measure"]):
-                return End("stable")
-            stale = self.beats.stale([record["seconds"] for record in records if "seconds" in record])
-            if stale:
-                reason, evidence = evidence_of(self.folder, stale, self.order["slurm"])
-                return End("hang", reason, evidence)
-            if self.beats.is_silent(sum((self.folder / name).stat().st_size for name in (files.STDOUT, files.STDERR))):
-                return End("hang", f"It hangs: nothing was written for {self.order['patience']['start']:.0f} s.")
+                return TrialEnd("stable")
+            beats = self.heartbeats.when_stale([record["seconds"] for record in records if "seconds" in record])
+            if beats:
+                reason, evidence = collect_evidence(self.folder, beats, self.order["slurm"])
+                return TrialEnd("hang", reason, evidence)
+            if self.heartbeats.is_silent(
+                sum((self.folder / name).stat().st_size for name in (files.STDOUT, files.STDERR))
+            ):
+                return TrialEnd("hang", f"It hangs: nothing was written for {self.order['patience']['start']:.0f} s.")
 
     def _stop(self, child: "subprocess.Popen[bytes]", gently: bool) -> int:
-        """Gently: the trainer ends after its step, and says so. Else everything is killed."""
+        """Gently: the trainer ends after its step and reports it. Otherwise everything is killed."""
         if gently:
             if not signal_step(self.order["slurm"], "TERM"):
                 child.terminate()
@@ -124,7 +141,7 @@ class Supervisor:
         child.kill()
         return child.wait()
 
-    def _finish(self, end: End, code: int, killed_before: int) -> None:
+    def _finish(self, end: TrialEnd, code: int, killed_before: int) -> None:
         result = {
             "trial": self.order["trial"],
             "how": end.how,
@@ -139,18 +156,33 @@ class Supervisor:
         files.write_json(self.folder / files.RESULT, result)
 
 
+def measured_seconds(records: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Seconds of the iterations after the warm-up, of records of the metrics file."""
+    return [record["seconds"] for record in records if "seconds" in record and not record.get("warm_up")]
+
+
+def is_stable(records: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> bool:
+    """The medians of the older and the newer half agree within the tolerance, after at least so many iterations."""
+    seconds = measured_seconds(records)
+    if len(seconds) < rule["least"]:
+        return False
+    half = len(seconds) // 2
+    older, newer = median(seconds[:half]), median(seconds[half:])
+    return bool(abs(newer / older - 1) <= rule["tolerance"])
+
+
 def main(folder: Path) -> int:
     order = files.read_json(folder / files.ORDER)
     if order is None or files.lock(folder / files.LOCK) is None:
-        return 1  # nothing to do, or somebody else does it
+        return 1  # nothing to do, or another supervisor does it
     before = files.read_json(folder / files.RESULT)
     if before is not None and before["how"] == "cancelled" and os.environ.get("SLURM_RESTART_COUNT"):
-        (folder / files.RESULT).unlink()  # SLURM ended it only to put it into the queue again
+        (folder / files.RESULT).unlink()  # SLURM ended it only to requeue it
     elif before is not None:
         return 1
     try:
         Supervisor(folder, order).run()
-    except OSError as error:  # the disk is full, say; who started this hears it on stderr
+    except OSError as error:  # the disk is full, say; the harness reads stderr
         end_all(order["trial"])
         print(f"{error.strerror}: {error.filename or folder}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: on a terminal a table that fills and a bar; else a line for each trial that ends."""
+"""The display of a sweep: on a terminal a live table and a progress bar; otherwise a line for each trial that ends."""
 
 from datetime import timedelta
 from types import TracebackType
@@ -10,13 +10,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.lab.trials import Attempt
+from trimaran.lab.sweep_folder import Attempt
 
 STYLES = {"oom": "red", "hang": "red", "fail": "red", "timeout": "yellow", "lost": "yellow"}
-SHOWN = 24  # rows of the table: the last that ended
+MAX_ROWS = 24  # of the table: the last that ended
 
 
-class View:
+class SweepView:
     def __init__(self, total: int, console: Console) -> None:
         self.total, self.console = total, console
         self.rows: list[Attempt] = []
@@ -57,11 +57,13 @@ class View:
         for name in ("trial", "what", "predicted", "measured", "ratio", "GiB", "", ""):
             right = name in ("predicted", "measured", "ratio", "GiB")
             table.add_column(name, justify="right" if right else "left", no_wrap=not right and name != "")
-        for attempt in self.rows[-SHOWN:]:
-            table.add_row(*cells(attempt), "★" if attempt is self.best else "", style=_style(attempt))
+        for attempt in self.rows[-MAX_ROWS:]:
+            table.add_row(*row_of(attempt), "★" if attempt is self.best else "", style=_style(attempt))
         for attempt in running:
             expected = attempt.candidate
-            table.add_row(attempt.folder.name, expected.label, f"{expected.seconds:.3g} s", "…", "", "", *attempt.told)
+            table.add_row(
+                attempt.folder.name, expected.label, f"{expected.seconds:.3g} s", "…", "", "", attempt.waits_for
+            )
         return table
 
 
@@ -74,16 +76,16 @@ def seconds_of(attempt: Attempt) -> str:
     return f"{seconds:.4g} s" if seconds else "—"
 
 
-def cells(attempt: Attempt) -> tuple[str, ...]:
+def row_of(attempt: Attempt) -> tuple[str, ...]:
     outcome, expected = attempt.outcome, attempt.candidate
     assert outcome is not None
     ratio = f"{outcome.seconds / expected.seconds:.2f}" if outcome.seconds else ""
     memory = f"{outcome.memory_gib:.2f}" if outcome.memory_gib else ""
-    word = outcome.status if outcome.status == "ok" else f"{outcome.status}: {outcome.reason}"
-    return attempt.folder.name, expected.label, f"{expected.seconds:.3g} s", seconds_of(attempt), ratio, memory, word
+    status = outcome.status if outcome.status == "ok" else f"{outcome.status}: {outcome.reason}"
+    return attempt.folder.name, expected.label, f"{expected.seconds:.3g} s", seconds_of(attempt), ratio, memory, status
 
 
 def line_of(attempt: Attempt, total: int) -> str:
-    number, label, expected, seconds, ratio, memory, word = cells(attempt)
+    number, label, expected, seconds, ratio, memory, status = row_of(attempt)
     numbers = f"{seconds}, predicted {expected} (x {ratio}), {memory} GiB" if ratio else f"predicted {expected}"
-    return f"[{number} of {total}] {label}: {word}; {numbers}"
+    return f"[{number} of {total}] {label}: {status}; {numbers}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trimaran.lab.folder import resume
+from trimaran.lab.sweep_folder import load_sweep_folder
 from trimaran.ledger.audit import Corrected, Finding, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.query import Filter
@@ -51,7 +51,7 @@ def ledger_campaigns(ledger: Ledger, where: Sequence[Filter], on_progress: OnPro
 
 def sweep_campaigns(folder: Path, ledger: Ledger, on_progress: OnProgress) -> list[Campaign]:
     """With the predictions made before each trial ran."""
-    sweep = resume(folder)
+    sweep = load_sweep_folder(folder)
     trials = ledger.trials((Filter("source_table", "=", sweep.name),))
     if not trials:
         raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; name the ledger it ran with by --ledger.")

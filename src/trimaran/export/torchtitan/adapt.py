@@ -38,21 +38,17 @@ def _trainer(job: Job) -> Iterator[Replacement]:
 
 def _model(job: Job) -> Iterator[Replacement]:
     model = job.model
-    if model.mlp != "swiglu":
-        yield "model.mlp", "swiglu", "llama3's MLP is SwiGLU: three matrices of this width, not two, so it is larger."
-    if model.norm != "rmsnorm":
-        yield "model.norm", "rmsnorm", "llama3 has RMSNorm instead of LayerNorm."
-    if model.position != "rotary":
-        yield "model.position", "rotary", f"llama3's positions are rotary, with the base {model.rotary_base:g}."
-    if model.bias:
-        yield "model.bias", False, "llama3's linear layers have no biases; they are left out."
-    if model.embedding_norm:
-        yield "model.embedding_norm", False, "llama3 has no norm after the embedding; it is left out."
-    if model.tied_embeddings:
-        why = "llama3 does not tie embeddings: the output layer has its own weights."
-        yield "model.tied_embeddings", False, why
-    if model.objective != "causal":
-        yield "model.objective", "causal", "llama3 is causal: attention in a prefix is causal too."
+    for name, value, why in (
+        ("mlp", "swiglu", "llama3's MLP is SwiGLU: three matrices of this width, not two, so it is larger."),
+        ("norm", "rmsnorm", "llama3 has RMSNorm instead of LayerNorm."),
+        ("position", "rotary", f"llama3's positions are rotary, with the base {model.rotary_base:g}."),
+        ("bias", False, "llama3's linear layers have no biases; they are left out."),
+        ("embedding_norm", False, "llama3 has no norm after the embedding; it is left out."),
+        ("tied_embeddings", False, "llama3 does not tie embeddings: the output layer has its own weights."),
+        ("objective", "causal", "llama3 is causal: attention in a prefix is causal too."),
+    ):
+        if getattr(model, name) != value:
+            yield f"model.{name}", value, why
 
 
 def _layout(job: Job) -> Iterator[Replacement]:
