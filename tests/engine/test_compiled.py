@@ -1,5 +1,5 @@
-"""Compiled layers compute what they did before, in every variant of the model. What a GPU's kernels add is in
-tests/cuda; here PyTorch traces and differentiates, and runs the result as it is."""
+"""Compiled layers compute the same as eager ones, in every variant of the model. Here PyTorch traces and differentiates
+them, and runs the graphs in eager mode; the kernels of a GPU are tested in tests/cuda."""
 
 import gc
 import warnings
@@ -12,26 +12,28 @@ import torch
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
-from trimaran.data.source import Synthetic
+from tests.engine.trainers import losses_of, run_steps, trainer_of
 from trimaran.engine.kernels.compile import compile_layers
-from trimaran.engine.loop.batches import batch
-from trimaran.engine.parallel.world import World, build_world
-from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
 
 MODELS = {"gpt": GPT, "bloom": BLOOM, "llama": LLAMA}
 
 
-# PyTorch's own, while it traces:
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def tracing_warnings(test: Any) -> Any:
+    """PyTorch's own, while it traces."""
+    for message in ("ignore:.*should not be instantiated:DeprecationWarning", "ignore:The .grad attribute:UserWarning"):
+        test = pytest.mark.filterwarnings(message)(test)
+    return test
+
+
+@tracing_warnings
 @pytest.mark.parametrize(
     ("name", "recompute"), [("gpt", "none"), ("bloom", "selective"), ("llama", "full"), ("llama", "selective")]
 )
-def test_loss_and_gradients_are_those_of_layers_that_are_not_compiled(name: str, recompute: Recompute) -> None:
+def test_loss_and_gradients_are_those_of_eager_layers(name: str, recompute: Recompute) -> None:
     model = Model(**MODELS[name] | {"layers": 2})
-    plain, compiled = (whole_stage(model) for _ in range(2))
+    eager, compiled = (whole_stage(model) for _ in range(2))
     compiled.recompute = recompute
     for block in compiled.layers.values():
         block.attention.recompute = recompute
@@ -41,12 +43,12 @@ def test_loss_and_gradients_are_those_of_layers_that_are_not_compiled(name: str,
     batch: dict[str, Any] = {"targets": random_tokens(model, rows=2, seed=2)}
     batch["token_weights"] = torch.full(tokens.shape, 1 / tokens.numel())
     for more in ({}, {"documents": (tokens > 100).cumsum(1)}, {"prefix": (tokens * 0 + torch.arange(16) < 5).long()}):
-        losses = [stage(tokens, tokens, **batch, **more) for stage in (plain, compiled)]
+        losses = [stage(tokens, tokens, **batch, **more) for stage in (eager, compiled)]
         for loss in losses:
             loss.backward()
         assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
-        for value, right in zip(compiled.parameters(), plain.parameters(), strict=True):
-            # Of the largest number: a sum that nearly cancels has the rounding of its terms, as each CPU orders them.
+        for value, right in zip(compiled.parameters(), eager.parameters(), strict=True):
+            # Relative to the largest element: a sum that nearly cancels has the rounding error of its terms.
             torch.testing.assert_close(value.grad, right.grad, rtol=0, atol=2e-6 * float(right.grad.abs().max()))
 
 
@@ -55,61 +57,52 @@ def test_loss_and_gradients_are_those_of_layers_that_are_not_compiled(name: str,
 )
 def test_layers_of_sharded_and_pipelined_models_can_be_compiled(pool: Pool, layout: dict[str, Any]) -> None:
     job = job_of(GPT, layout)
-    for plain, compiled in pool.run(2, losses_of, job):
-        assert compiled == pytest.approx(plain, rel=1e-5)
+    for eager, compiled in pool.run(2, eager_and_compiled, job):
+        assert compiled == pytest.approx(eager, rel=1e-5)
 
 
-def losses_of(rank: int, job: Job) -> tuple[list[float], list[float]]:
-    """Of a trainer as it is on a CPU, and of one with compiled layers."""
-    cpu = torch.device("cpu")
-    world = build_world(job.layout, job.model.tied_embeddings, cpu, rank)
-    source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
-    trainers = Trainer(job, world), Trainer(job, world)
+def eager_and_compiled(rank: int, job: Job) -> tuple[list[float], list[float]]:
+    """Losses of the same job."""
+    eager, compiled = trainer_of(rank, job), trainer_of(rank, job)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in trainers[1].weights.modules:
+        for module in compiled.weights.modules:
             compile_layers(module, backend="aot_eager")
-        found: list[list[float]] = []
-        for trainer in trainers:
-            parts = [batch(job, source, i * 8, 8, world.dp_rank, cpu) for i in range(3)]
-            found.append([float(trainer.step(part).loss) for part in parts])
-    return found[0], found[1]
+        return losses_of(eager, range(3)), losses_of(compiled, range(3))
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@tracing_warnings
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_trainer_that_is_dropped_gives_its_weights_back(precision: str) -> None:
-    """Compiled and after a step, so that everything that could hold on to them has been there."""
+def test_a_trainer_that_is_deleted_frees_its_weights(precision: str) -> None:
+    """Compiled and after a step, so that everything that could hold a reference exists."""
     job = job_of(GPT, {"micro_batch": 4}, precision=precision)
-    device = torch.device("cpu")
-    trainer = Trainer(job, World(job.layout, device))
+    trainer = trainer_of(0, job)
     compile_layers(trainer.weights.modules[0], backend="aot_eager")
-    trainer.step(batch(job, Synthetic(job.model.vocab, job.model.seq_len, job.seed), 0, 8, 0, device))
-    held = [weakref.ref(tensor) for master in trainer.weights.masters for tensor in (master.value, master.parameter)]
+    run_steps(trainer, [0])
+    references = [
+        weakref.ref(tensor) for master in trainer.weights.masters for tensor in (master.value, master.parameter)
+    ]
     del trainer
     torch.compiler.reset()
     gc.collect()
-    assert not [tensor for tensor in held if tensor() is not None]
+    assert not [tensor for tensor in references if tensor() is not None]
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "compiled"])
+@tracing_warnings
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_a_step_leaves_no_tensor_to_the_garbage_collector(recompute: Recompute, compiled: bool) -> None:
-    """Which comes seldom: what waits for it would be memory that nobody counted."""
+    """Which runs seldom: what waits for it would be memory that nobody counted."""
     job = job_of(GPT, {"micro_batch": 4, "recompute": recompute}, precision="bf16")
-    device, source = torch.device("cpu"), Synthetic(job.model.vocab, job.model.seq_len, job.seed)
-    trainer = Trainer(job, World(job.layout, device))
+    trainer = trainer_of(0, job)
     torch.compiler.reset()
     if compiled:
         compile_layers(trainer.weights.modules[0], backend="aot_eager")
-    for _ in range(2):  # the first makes states and compiles
+    for _ in range(2):  # the first allocates optimizer states and compiles
         gc.collect()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
-            trainer.step(batch(job, source, 0, 8, 0, device))
+            run_steps(trainer, [0])
             gc.collect()
             left = [found for found in gc.garbage if issubclass(type(found), torch.Tensor)]
         finally:

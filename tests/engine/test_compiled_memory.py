@@ -1,4 +1,4 @@
-"""What a compiled layer keeps for its backward pass: the formula against what PyTorch's compiler decides. Here it
+"""What a compiled layer saves for its backward pass: the formula against what PyTorch's partitioner decides. Here it
 decides on a CPU, with the decompositions of a GPU's compiler; for a GPT an H200 had the same sizes (tests/cost)."""
 
 from typing import Any
@@ -13,14 +13,13 @@ from torch._inductor.decomposition import select_decomp_table
 
 from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.stages import random_tokens, random_weights
+from tests.engine.trainers import trainer_of
 from trimaran.cost.columns import of_jobs
 from trimaran.cost.engine_memory import layer_kept
 from trimaran.engine.kernels.compile import compile_layers
-from trimaran.engine.parallel.world import World
-from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
-WIDE = {"hidden": 64, "seq_len": 128}  # so that statistics of rows and weights are little beside activations
+WIDE = {"hidden": 64, "seq_len": 128}  # so that row statistics and weights are small beside activations
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "gpt": (GPT | WIDE, "none", "bf16"),
     "gpt selective": (GPT | WIDE, "selective", "bf16"),
@@ -33,40 +32,39 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own, while it traces
 @pytest.mark.parametrize("case", CASES)
-def test_a_compiled_layer_keeps_what_the_formula_says(case: str) -> None:
+def test_a_compiled_layer_saves_what_the_formula_predicts(case: str) -> None:
     model, recompute, precision = CASES[case]
     job = job_of(model, {"micro_batch": 8, "recompute": recompute}, precision=precision)
     fewer = job.replace(model=job.model.replace(layers=job.model.layers - 1))
-    found = kept_bytes(job) - kept_bytes(fewer)
+    found = saved_bytes(job) - saved_bytes(fewer)
     columns = of_jobs([job])
     expected = float(np.squeeze(layer_kept(columns, columns.recompute == 1, True)))
     assert expected == pytest.approx(found, rel=0.03)
 
 
-def kept_bytes(job: Job) -> int:
-    """Of all tensors, but the weights, that the forward pass of one micro batch leaves for the backward pass."""
+def saved_bytes(job: Job) -> int:
+    """Of all tensors, except weights, that the forward pass of one micro batch saves for the backward pass."""
     torch.compiler.reset()
-    trainer = Trainer(job, World(job.layout, torch.device("cpu")))
-    (stage,) = trainer.weights.modules
+    (stage,) = trainer_of(0, job).weights.modules
     stage.load_state_dict(random_weights(stage))
-    as_it_is = lambda graph, _: make_boxed_func(graph.forward)  # noqa: E731
+    eager = lambda graph, _: make_boxed_func(graph.forward)  # noqa: E731
     backend = aot_autograd(
-        fw_compiler=as_it_is,
-        bw_compiler=as_it_is,
+        fw_compiler=eager,
+        bw_compiler=eager,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=select_decomp_table(),
     )
     compile_layers(stage, backend=backend)
     tokens = random_tokens(job.model, rows=8, seed=1)
     weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
-    kept: dict[int, Tensor] = {}
+    saved: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = tensor  # held, so that no other tensor gets its place
+            saved[storage.data_ptr()] = tensor  # a reference, so that no other tensor gets its address
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         stage.activations(tokens, tokens)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())

@@ -1,5 +1,5 @@
-"""precision fp8: each product against float64 of the same 8-bit numbers, the rounding against its definition, losses
-against bf16's, and every layout against one process."""
+"""precision fp8: each GEMM against float64 of the same fp8 values, the rounding against its definition, losses against
+bf16's, and every layout against one process."""
 
 from functools import cache
 from pathlib import Path
@@ -15,21 +15,17 @@ from tests.engine.commands import finished
 from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
-from trimaran.data.source import source_of
+from tests.engine.trainers import CPU, losses_of, trainer_of
 from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState
 from trimaran.engine.kernels.compile import compile_layers
 from trimaran.engine.kernels.fp8 import E4M3, E5M2, Fp8Matmul, check_fp8_support, quantize, scale_for
-from trimaran.engine.loop.batches import batch
 from trimaran.engine.model.linear import ColumnParallelLinear
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.pipeline import SUPPORTS_ZERO_BUBBLE
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
-from trimaran.engine.parallel.world import World, build_world
-from trimaran.engine.trainer import Trainer
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Job, Mistake, Model
 
-CPU = torch.device("cpu")
 WIDE = GPT | {"hidden": 64}
 GATED = LLAMA | {"hidden": 64, "ffn_hidden": 64}
 SIGNIFICANT = {E4M3: 4, E5M2: 3}  # bits of a normal number, the leading one included
@@ -41,8 +37,8 @@ def random(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def rounded(x: Tensor, kind: torch.dtype) -> Tensor:
-    """By the definition, in float64: to so many significant bits, ties to even, and to multiples of the smallest number
-    below the normal ones; in the largest power of two that keeps the tensor's largest number representable."""
+    """By the definition, in float64: to so many significant bits, ties to even, and to multiples of the smallest
+    subnormal below; scaled by the largest power of two that keeps the tensor's largest element representable."""
     wide, limits = x.double(), torch.finfo(kind)
     scale = 2.0 ** torch.floor(torch.log2(limits.max / wide.abs().max()))
     power = torch.log2((wide * scale).abs()).floor().clamp(min=torch.log2(torch.tensor(limits.smallest_normal)))
@@ -51,7 +47,7 @@ def rounded(x: Tensor, kind: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 3e4])
-def test_each_product_is_that_of_the_rounded_numbers(scale: float) -> None:
+def test_each_gemm_is_that_of_the_rounded_values(scale: float) -> None:
     """To the rounding of bf16, in which the results come."""
     x, weight = random(48, 32, seed=1, scale=scale), random(64, 32, seed=2, scale=0.02)
     grad = random(48, 64, seed=3, scale=1e-4)
@@ -68,12 +64,12 @@ def test_each_product_is_that_of_the_rounded_numbers(scale: float) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**30), st.floats(-30, 30), st.sampled_from([E4M3, E5M2]), st.integers(1, 15))
-def test_rounding_does_not_depend_on_the_part_of_a_tensor_a_rank_has(
+def test_rounding_does_not_depend_on_how_a_tensor_is_sharded(
     seed: int, power: float, kind: torch.dtype, cut: int
 ) -> None:
-    """Above the smallest normal number of the whole tensor; and nothing is ever too large for the format."""
+    """Above the smallest normal number of the whole tensor; and nothing ever overflows the format."""
     x = random(16, 8, seed=seed, scale=2.0**power)
-    x[seed % 16] *= 100  # of a row that only some parts have
+    x[seed % 16] *= 100  # a row that only some shards have
     whole, part = (quantize(some, kind, scale_for(some, kind)) for some in (x, x[:cut]))
     values, again = whole.data.double() * whole.scale, part.data.double() * part.scale
     normal = values[:cut].abs() > torch.finfo(kind).smallest_normal * whole.scale
@@ -94,13 +90,13 @@ def test_a_tensor_of_zeros_gives_zeros() -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
-def test_what_is_not_finite_stays_so(bad: float) -> None:
+def test_inf_and_nan_are_not_hidden(bad: float) -> None:
     x = random(16, 32)
     x[3, 4] = bad
     assert not Fp8Matmul.apply(x, random(16, 32, seed=1)).isfinite().all()
 
 
-def test_the_input_is_kept_in_8_bits_and_the_weight_as_it_is() -> None:
+def test_the_input_is_saved_in_fp8_and_the_weight_as_it_is() -> None:
     layer = ColumnParallelLinear(32, 48, True, TensorAxis(), fp8=True).bfloat16()
     kept: list[Tensor] = []
 
@@ -137,7 +133,7 @@ def test_compiled_layers_compute_the_same(shape: dict[str, Any], recompute: Any)
     for value, right in zip(compiled.parameters(), plain.parameters(), strict=True):
         assert value.grad is not None
         assert right.grad is not None
-        assert (value.grad - right.grad).norm() < 1e-4 * right.grad.norm()  # seen 8e-6: a bf16 number's last bit
+        assert (value.grad - right.grad).norm() < 1e-4 * right.grad.norm()  # measured 8e-6: the last bit of bf16
 
 
 STEPS, SAVED_AT = 4, 2
@@ -153,38 +149,25 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     **{f"dp2 zero{zero}": {"dp": 2, "zero": zero, "micro_batch": 2} for zero in range(4)},
     "tp2 pp2 dp2": {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "sequence_parallel": True},
 }
-if SUPPORTS_ZERO_BUBBLE:  # with this PyTorch
+if SUPPORTS_ZERO_BUBBLE:
     LAYOUTS["pp2 zero-bubble"] = {"pp": 2, "micro_batch": 2, "schedule": "zero-bubble"}
 SHAPES = {"gpt": WIDE, "llama": GATED}
 CASES = [(name, "gpt") for name in LAYOUTS] + [(name, "llama") for name in ("one process", "tp2 sequence", "dp2 zero3")]
 
 
-def trainer_of(rank: int, job: Job) -> Trainer:
-    alone = job.layout.devices == 1
-    return Trainer(job, World(job.layout, CPU) if alone else build_world(job.layout, True, CPU, rank))
-
-
-def stepped(trainer: Trainer, steps: range) -> list[float]:
-    job, source = trainer.job, source_of(trainer.job)
-    size = job.batch.size
-    parts = [batch(job, source, number * size, size, trainer.world.dp_rank, CPU) for number in steps]
-    return [float(trainer.step(part).loss) for part in parts]
-
-
-def losses_of(rank: int, jobs: list[Job]) -> list[list[float]]:
-    torch.set_num_threads(1)
-    return [stepped(trainer_of(rank, job), range(STEPS)) for job in jobs]
+def train_each(rank: int, jobs: list[Job]) -> list[list[float]]:
+    return [losses_of(trainer_of(rank, job), range(STEPS)) for job in jobs]
 
 
 @pytest.fixture(scope="module")
 def losses(pool: Pool) -> Any:
-    """Of every case; those of as many processes in one process group."""
+    """Of every case; those with equally many processes in one process group."""
 
     @cache
     def of_size(devices: int) -> dict[tuple[str, str], list[float]]:
         jobs = {(name, shape): job_of(SHAPES[shape], LAYOUTS[name], precision="fp8") for name, shape in CASES}
         mine = {case: job for case, job in jobs.items() if job.layout.devices == devices}
-        return dict(zip(mine, pool.run(devices, losses_of, list(mine.values()))[0], strict=True))
+        return dict(zip(mine, pool.run(devices, train_each, list(mine.values()))[0], strict=True))
 
     def of_case(name: str, shape: str) -> list[float]:
         return of_size(job_of(WIDE, LAYOUTS[name]).layout.devices)[name, shape]
@@ -194,44 +177,44 @@ def losses(pool: Pool) -> Any:
 
 @pytest.mark.parametrize(("layout", "shape"), [case for case in CASES if case[0] != "one process"])
 def test_every_layout_has_the_losses_of_one_process(layout: str, shape: str, losses: Any) -> None:
-    """Sums in another order differ in bf16's last bit, and where that crosses a border between two 8-bit numbers by
-    1/16: seen 5e-4. bf16 alone is given 3e-3 (test_precision)."""
+    """Sums in another order differ in bf16's last bit, and where that moves an element to the next fp8 value by 1/16:
+    measured 5e-4. bf16 has 3e-3 (test_precision)."""
     assert losses(layout, shape) == pytest.approx(losses("one process", shape), rel=2e-3)
 
 
-def test_recompute_repeats_the_same_8_bits(losses: Any) -> None:
+def test_recompute_gives_the_same_bits(losses: Any) -> None:
     assert losses("full", "gpt") == losses("selective", "gpt") == losses("one process", "gpt")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_losses_are_within_one_per_cent_of_bf16_and_not_the_same(shape: str, losses: Any, pool: Pool) -> None:
-    (told,) = pool.run(1, losses_of, [job_of(SHAPES[shape], LAYOUTS["one process"], precision="bf16")])
-    (wide,) = told
-    assert losses("one process", shape) == pytest.approx(wide, rel=0.01)
-    assert losses("one process", shape) != wide
+    (reported,) = pool.run(1, train_each, [job_of(SHAPES[shape], LAYOUTS["one process"], precision="bf16")])
+    (bf16,) = reported
+    assert losses("one process", shape) == pytest.approx(bf16, rel=0.01)
+    assert losses("one process", shape) != bf16
 
 
-def test_another_layout_goes_on_from_a_checkpoint(pool: Pool, tmp_path: Path, losses: Any) -> None:
+def test_another_layout_resumes_from_a_checkpoint(pool: Pool, tmp_path: Path, losses: Any) -> None:
     before, after = (
         job_of(WIDE, LAYOUTS[name], precision="fp8", saving={"folder": str(tmp_path)}) for name in ("tp2", "full")
     )
-    pool.run(2, saved, before)
-    (later,) = pool.run(1, resumed, after)
+    pool.run(2, save, before)
+    (later,) = pool.run(1, resume, after)
     assert later == pytest.approx(losses("one process", "gpt")[SAVED_AT:], rel=2e-3)
 
 
-def saved(rank: int, job: Job) -> None:
+def save(rank: int, job: Job) -> None:
     trainer = trainer_of(rank, job)
-    stepped(trainer, range(SAVED_AT))
+    losses_of(trainer, range(SAVED_AT))
     checkpoints = Checkpointer(trainer)
     checkpoints.save(TrainState(SAVED_AT, SAVED_AT * job.batch.size))
     checkpoints.finish()
 
 
-def resumed(rank: int, job: Job) -> list[float]:
+def resume(rank: int, job: Job) -> list[float]:
     trainer = trainer_of(rank, job)
     assert Checkpointer(trainer).resume().iteration == SAVED_AT
-    return stepped(trainer, range(SAVED_AT, STEPS))
+    return losses_of(trainer, range(SAVED_AT, STEPS))
 
 
 def test_any_machine_trains_in_fp8_and_the_log_says_so(tmp_path: Path) -> None:
@@ -242,12 +225,12 @@ def test_any_machine_trains_in_fp8_and_the_log_says_so(tmp_path: Path) -> None:
     assert trial.setup.precision == "fp8"
 
 
-def test_a_card_without_8_bit_products_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_fp8_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     check_fp8_support(CPU)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     for capability in ((8, 9), (9, 0), (10, 0)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, has=capability: has)
         check_fp8_support(torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with pytest.raises(Mistake, match=r"NVIDIA A100-SXM4-80GB has no 8-bit products: .* 8\.0, .* 8\.9; .* bf16\."):
+    with pytest.raises(Mistake, match=r"NVIDIA A100-SXM4-80GB has no fp8 GEMMs: .* 8\.0, .* 8\.9; .* bf16\."):
         check_fp8_support(torch.device("cuda"))

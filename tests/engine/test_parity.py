@@ -1,6 +1,6 @@
-"""The same Job gives the same losses on every layout: 8 steps on 2, 4 or 8 processes against the same 8 on one.
+"""The same Job gives the same losses on every layout: the steps of 2, 4 or 8 processes against those of one.
 
-LAYOUTS x MODELS is the matrix: every layout meets each family, tied and untied embeddings, causal and prefix attention,
+LAYOUTS x MODELS is the matrix: every layout runs each family, tied and untied embeddings, causal and prefix attention,
 with and without recompute.
 """
 
@@ -8,18 +8,16 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
-from trimaran.data.source import Synthetic
+from tests.engine.trainers import CPU, trainer_of
+from trimaran.data.source import source_of
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.parallel.pipeline import SUPPORTS_ZERO_BUBBLE
-from trimaran.engine.parallel.world import World, build_world
-from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
-STEPS = 8
+STEPS = 4  # the first shows the forward pass, the second the update, the others what the moments keep
 TOLERANCE = 1e-5  # relative, of losses and gradient norms in fp32
 
 TIED, UNTIED = {"tied_embeddings": True}, {"tied_embeddings": False}
@@ -27,7 +25,7 @@ PREFIX = {"objective": "prefix"}
 PER_DOCUMENT = {"documents": "apart", "prefix": "document", "loss_on": "all"}
 
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    # name: (model, data, recompute). An orthogonal array: any two of the choices meet in all four ways.
+    # name: (model, data, recompute). An orthogonal array: any two of the choices occur in all four combinations.
     "gpt tied causal": (GPT | TIED, {}, "none"),
     "gpt untied prefix": (GPT | UNTIED | PREFIX, {}, "none"),
     "bloom tied prefix recompute": (BLOOM | TIED | PREFIX, PER_DOCUMENT, "full"),
@@ -37,10 +35,10 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 BATCHES: dict[str, dict[str, Any]] = {
     "eight": {"size": 8},
     "six": {"size": 6},
-    "ramp-up": {"size": 8, "ramp": {"start": 4, "increment": 2, "samples": 20}},
+    "ramp-up": {"size": 8, "ramp": {"start": 4, "increment": 2, "samples": 8}},
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
-    # A layout; beside it, where it needs them, other layers or batches (which its reference then has too).
+    # A layout; with it, where needed, another number of layers or batch size (which its reference then has too).
     "micro batches": {"micro_batch": 2},
     "selective": {"micro_batch": 8, "recompute": "selective"},
     "tp2": {"tp": 2, "micro_batch": 4},
@@ -83,7 +81,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     },
 }
 
-if not SUPPORTS_ZERO_BUBBLE:  # with this PyTorch, whose schedule knows no operations but its own
+if not SUPPORTS_ZERO_BUBBLE:
     LAYOUTS = {name: row for name, row in LAYOUTS.items() if row.get("schedule") != "zero-bubble"}
 
 Losses = list[tuple[float, float]]
@@ -102,39 +100,35 @@ def _job(layout: str, model: str, cut: dict[str, Any]) -> Job:
     return job_of(shape | {"layers": layers}, cut, data=data, batch=size, name=f"{layout}, {model}")
 
 
-def trained(rank: int, jobs: list[Job]) -> list[Losses]:
-    """Losses and gradient norms of each Job's steps, as this rank knows them."""
-    device = torch.device("cpu")
-    found = []
-    for job in jobs:
-        alone, tied = job.layout.devices == 1, job.model.tied_embeddings
-        world = World(job.layout, device) if alone else build_world(job.layout, tied, device, rank)
-        trainer = Trainer(job, world)
-        source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
-        consumed, losses = 0, []
-        for _ in range(STEPS):
-            size = job.batch.size_after(consumed)
-            step = trainer.step(batch(job, source, consumed, size, world.dp_rank, device))
-            losses.append((float(step.loss), float(step.grad_norm)))
-            consumed += size
-        found.append(losses)
-    return found
+def train_each(rank: int, jobs: list[Job]) -> list[Losses]:
+    """Losses and gradient norms of each Job's steps, as this rank reports them."""
+    return [train(rank, job) for job in jobs]
+
+
+def train(rank: int, job: Job) -> Losses:
+    trainer, source, consumed, losses = trainer_of(rank, job), source_of(job), 0, []
+    for _ in range(STEPS):
+        size = job.batch.size_after(consumed)
+        step = trainer.step(batch(job, source, consumed, size, trainer.world.dp_rank, CPU))
+        losses.append((float(step.loss), float(step.grad_norm)))
+        consumed += size
+    return losses
 
 
 @pytest.fixture(scope="session")
 def parallel(pool: Pool) -> Any:
-    """By layout: each rank's losses of every model. The ranks of a layout train all models in one go."""
+    """By layout: each rank's losses of every model. The ranks of a layout train all models in one call."""
 
     @cache
     def of_layout(layout: str) -> list[list[Losses]]:
         every = jobs(layout)
-        return pool.run(every[0].layout.devices, trained, every)
+        return pool.run(every[0].layout.devices, train_each, every)
 
     return of_layout
 
 
 @pytest.fixture(scope="session")
-def alone(pool: Pool) -> Any:
+def single_process(pool: Pool) -> Any:
     """By depth and batch: the losses of every model on one process, without recompute, sample by sample."""
 
     @cache
@@ -142,7 +136,7 @@ def alone(pool: Pool) -> Any:
         every = [
             job_of(shape | {"layers": layers}, {}, data=data, batch=BATCHES[size]) for shape, data, _ in MODELS.values()
         ]
-        return pool.run(1, trained, every)[0]
+        return pool.run(1, train_each, every)[0]
 
     return of_layout
 
@@ -150,10 +144,10 @@ def alone(pool: Pool) -> Any:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_losses_and_gradient_norms_of_one_process(
-    layout: str, model: str, parallel: Any, alone: Any
+    layout: str, model: str, parallel: Any, single_process: Any
 ) -> None:
     number, row = list(MODELS).index(model), LAYOUTS[layout]
-    expected = alone(row.get("layers", GPT["layers"]), row.get("batch", "eight"))[number]
+    expected = single_process(row.get("layers", GPT["layers"]), row.get("batch", "eight"))[number]
     for of_rank in parallel(layout):
         for found, wanted in zip(of_rank[number], expected, strict=True):
             assert found == pytest.approx(wanted, rel=TOLERANCE)

@@ -1,4 +1,5 @@
-"""What cost.states says a rank holds, against the tensors that a real Trainer on real processes has: to the byte."""
+"""The bytes of weights, gradients and optimizer states that cost.states predicts for a rank, against the tensors of a
+real Trainer on real processes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +15,9 @@ from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.test_parity import LAYOUTS as MATRIX
 from tests.engine.test_parity import jobs
+from tests.engine.trainers import run_steps, trainer_of
 from trimaran.cost.states import rank_states
-from trimaran.data.source import Synthetic
-from trimaran.engine.loop.batches import batch
 from trimaran.engine.parallel.pipeline import LazyBufferStage
-from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
 
@@ -42,7 +41,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("layout", "model", "precision"), CASES)
-def test_every_rank_holds_what_the_cost_model_says_to_the_byte(
+def test_every_rank_holds_exactly_what_the_cost_model_predicts(
     pool: Pool, layout: str, model: str, precision: str
 ) -> None:
     shape = {"gpt": GPT, "llama": LLAMA | {"tied_embeddings": False}}[model]
@@ -51,84 +50,77 @@ def test_every_rank_holds_what_the_cost_model_says_to_the_byte(
 
 
 @pytest.mark.parametrize("layout", ["one", "tp2", "pp2", "dp2", "dp2 zero1", "dp3 zero1", "dp2 zero3", "tp2 pp2 dp2"])
-def test_8_bit_moments_take_what_the_cost_model_says_to_the_byte(pool: Pool, layout: str) -> None:
-    """Large tensors in blocks of 256, small and odd ones in fp32; which are which depends on how they are cut."""
+def test_8_bit_moments_take_exactly_what_the_cost_model_predicts(pool: Pool, layout: str) -> None:
+    """Large tensors in blocks of 256, small and odd ones in fp32; which are which depends on how they are sharded."""
     size = 12 if "dp3" in layout else 8
     compare([job_of(GPT | {"hidden": 64}, LAYOUTS[layout], optimizer="adam-8bit", batch={"size": size})], pool)
 
 
 @pytest.mark.parametrize("layout", MATRIX)
-def test_so_it_does_in_every_layout_of_the_parity_matrix(pool: Pool, layout: str) -> None:
+def test_prediction_is_exact_in_every_layout_of_the_parity_matrix(pool: Pool, layout: str) -> None:
     """For a tied and an untied model."""
     tied, *_, untied = jobs(layout)
     compare([tied, untied], pool)
 
 
 def compare(jobs: list[Job], pool: Pool) -> None:
-    for rank, of_rank in enumerate(pool.run(jobs[0].layout.devices, each_held, jobs)):
+    for rank, of_rank in enumerate(pool.run(jobs[0].layout.devices, measure_each, jobs)):
         for job, parts in zip(jobs, of_rank, strict=True):
-            said = vars(rank_states(job, rank))
+            predicted = vars(rank_states(job, rank))
             if job.layout.zero == 3:
-                said.pop("weights")  # which come and go block by block
+                predicted.pop("weights")  # gathered and freed block by block
                 parts.pop("weights")
             if job.layout.virtual_stages > 1 and job.layout.zero:
-                # Each stage is reduced after its last micro batch: the sum is the most that can meet, not always met.
-                assert parts.pop("gradients") <= said.pop("gradients"), f"rank {rank} of {job.name}"
-            assert parts == said, f"rank {rank} of {job.name}"
+                # Each stage is reduced after its last micro batch: the sum over stages is an upper bound.
+                assert parts.pop("gradients") <= predicted.pop("gradients"), f"rank {rank} of {job.name}"
+            assert parts == predicted, f"rank {rank} of {job.name}"
 
 
-def each_held(rank: int, jobs: list[Job]) -> list[dict[str, int]]:
-    return [held(rank, job) for job in jobs]
+def measure_each(rank: int, jobs: list[Job]) -> list[dict[str, int]]:
+    return [peak_bytes(rank, job) for job in jobs]
 
 
-def held(rank: int, job: Job) -> dict[str, int]:
-    """The most that each part held in two steps."""
-    torch.set_num_threads(1)
-    cpu = torch.device("cpu")
-    alone = job.layout.devices == 1
-    world = World(job.layout, cpu) if alone else build_world(job.layout, job.model.tied_embeddings, cpu, rank)
-    trainer = Trainer(job, world)
-    most: Counter[str] = Counter()
+def peak_bytes(rank: int, job: Job) -> dict[str, int]:
+    """The peak of each part in two steps."""
+    trainer = trainer_of(rank, job)
+    peaks: Counter[str] = Counter()
 
-    def look() -> None:
-        for part, size in during(trainer).items():
-            most[part] = max(most[part], size)
+    def measure() -> None:
+        for part, size in current_bytes(trainer).items():
+            peaks[part] = max(peaks[part], size)
 
     # After every forward pass, before every backward pass, and when the last is done but not yet reduced.
     for module in trainer.weights.modules:
-        module.register_forward_hook(lambda *_: look())
+        module.register_forward_hook(lambda *_: measure())
     with ExitStack() as patches:
         for owner, name in (
             (trainer.weights, "reduce_gradients"),
             (LazyBufferStage, "backward_one_chunk"),
             (LazyBufferStage, "perform_reduce_grad"),
         ):
-            patches.enter_context(patched(owner, name, look))
-        source = Synthetic(job.model.vocab, job.model.seq_len, job.seed)
-        for consumed in (0, job.batch.size):
-            trainer.step(batch(job, source, consumed, job.batch.size, world.dp_rank, cpu))
+            patches.enter_context(before_each_call(owner, name, measure))
+        run_steps(trainer, range(2))
     states = [state for states in trainer.optimizer.state.values() for state in states.values()]
-    reduced = stored(master.gradient for master in trainer.weights.masters)
-    return {**most, "reduced": reduced, "optimizer": stored(states)}
+    reduced = storage_bytes(master.gradient for master in trainer.weights.masters)
+    return {**peaks, "reduced": reduced, "optimizer": storage_bytes(states)}
 
 
 @contextmanager
-def patched(owner: Any, name: str, look: Callable[[], None]) -> Iterator[None]:
-    """Look, then do what the method does."""
+def before_each_call(owner: Any, name: str, function: Callable[[], None]) -> Iterator[None]:
     method = getattr(owner, name)
 
-    def looking(*args: Any, **kwargs: Any) -> Any:
-        look()
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        function()
         return method(*args, **kwargs)
 
-    setattr(owner, name, looking)
+    setattr(owner, name, patched)
     try:
         yield
     finally:
         setattr(owner, name, method)
 
 
-def during(trainer: Trainer) -> dict[str, int]:
+def current_bytes(trainer: Trainer) -> dict[str, int]:
     weights = trainer.weights
     gathered = [
         parameter
@@ -146,14 +138,14 @@ def during(trainer: Trainer) -> dict[str, int]:
         gradients += [parameter.unsharded_accumulated_grad for parameter in gathered]
         gradients += [p._unsharded_param.grad for p in gathered if hasattr(p, "_unsharded_param")]
     return {
-        "weights": stored(compute),
-        "master": stored(v for v in values if v.untyped_storage().data_ptr() not in mine),
-        "gradients": stored(g for g in gradients if g is not None and g.dtype == torch.float32),
+        "weights": storage_bytes(compute),
+        "master": storage_bytes(v for v in values if v.untyped_storage().data_ptr() not in mine),
+        "gradients": storage_bytes(g for g in gradients if g is not None and g.dtype == torch.float32),
     }
 
 
-def stored(tensors: Iterable[Any]) -> int:
-    """Bytes of their storages, each once."""
+def storage_bytes(tensors: Iterable[Any]) -> int:
+    """Each storage once."""
     local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
     local = [part for t in local for part in ((t.codes, t.scale, t.qmap) if hasattr(t, "codes") else (t,))]
     return sum({s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in local) if s.nbytes()}.values())
