@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.ledger.trials import old_ledger
+from trimaran.ledger.schema import MIGRATIONS
 from trimaran.ledger.store import Added, Filter, Ledger
 from trimaran.spec import Mistake, Outcome, Setup, Source, Trial
 
@@ -102,6 +104,21 @@ def test_a_kill_while_the_ledger_is_made_leaves_one_that_can_be_used(tmp_path: P
         killed(path, 0, acks_before=0, seconds_before=rng.uniform(0, 0.012))
         with Ledger.open(path) as ledger:
             assert ledger.add([trial("later")]) == Added(added=1)
+        assert integrity(path) == "ok"
+
+
+def test_a_kill_while_an_older_ledger_is_migrated_loses_nothing(tmp_path: Path) -> None:
+    rng = random.Random(2)
+    for kill in range(KILLS):
+        path = tmp_path / f"{kill}.sqlite"
+        old_ledger(path, batch(0), schema=1 + kill % (len(MIGRATIONS) - 1))
+        acknowledged = killed(path, 1, acks_before=0, seconds_before=rng.uniform(0, 0.02))
+        with Ledger.open(path) as ledger:
+            kept = {trial.id: trial for trial in ledger.trials()}
+            assert all(
+                kept[trial.id].source == trial.source for number in (0, *acknowledged) for trial in batch(number)
+            )
+            assert ledger.reading().remarks == ()
         assert integrity(path) == "ok"
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.trials import ids, trial
+from tests.ledger.trials import ids, old_ledger, trial
 from trimaran.ledger.reading import Reading, Remark
-from trimaran.ledger.schema import APPLICATION_ID, COLUMNS, MIGRATIONS, row
+from trimaran.ledger.schema import MIGRATIONS
 from trimaran.ledger.store import Added, Ledger, ledger_path
-from trimaran.spec import Mistake, Trial
+from trimaran.spec import Mistake
 
 
 def test_the_path_given_comes_before_the_environment_and_that_before_this_folder(
@@ -37,18 +37,6 @@ def test_a_ledger_read_cannot_be_added_to(path: Path) -> None:
     Ledger.open(path).close()
     with Ledger.read(path) as ledger, pytest.raises(Mistake, match="nothing was added"):
         ledger.add([trial("a")])
-
-
-def old_ledger(path: Path, trials: list[Trial], schema: int = 1) -> None:
-    """A ledger as an earlier schema left it."""
-    raw = sqlite3.connect(path)
-    tables = "".join(MIGRATIONS[:schema])
-    raw.executescript(f"{tables} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {schema};")
-    values = ", ".join("?" * (len(COLUMNS) + 1))
-    raw.executemany(f"INSERT INTO trials VALUES ({values})", [(i, *row(each)) for i, each in enumerate(trials)])
-    raw.executemany("INSERT INTO documents VALUES (?, ?)", [(i, each.to_json()) for i, each in enumerate(trials)])
-    raw.commit()
-    raw.close()
 
 
 @pytest.mark.parametrize("schema", range(1, len(MIGRATIONS)))

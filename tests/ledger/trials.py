@@ -1,7 +1,10 @@
-"""Trials and a Job for the tests of the store."""
+"""Trials, a Job and older ledgers for the tests of the store."""
 
+import sqlite3
+from pathlib import Path
 from typing import Any
 
+from trimaran.ledger.schema import APPLICATION_ID, COLUMNS, MIGRATIONS, row
 from trimaran.spec import Batch, Job, Layout, Outcome, Setup, Source, Trial, presets
 
 
@@ -32,3 +35,15 @@ def whole_job() -> Job:
 
 def ids(trials: list[Trial]) -> list[str]:
     return [each.id for each in trials]
+
+
+def old_ledger(path: Path, trials: list[Trial], schema: int = 1) -> None:
+    """A ledger as an earlier schema left it."""
+    raw = sqlite3.connect(path)
+    tables = "".join(MIGRATIONS[:schema])
+    raw.executescript(f"{tables} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {schema};")
+    values = ", ".join("?" * (len(COLUMNS) + 1))
+    raw.executemany(f"INSERT INTO trials VALUES ({values})", [(i, *row(each)) for i, each in enumerate(trials)])
+    raw.executemany("INSERT INTO documents VALUES (?, ?)", [(i, each.to_json()) for i, each in enumerate(trials)])
+    raw.commit()
+    raw.close()

@@ -18,7 +18,7 @@ def audit(
         str | None, typer.Option("--ledger", metavar="[PATH]", help="The ledger to audit, or to --fix into.")
     ] = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Import the corrected values into the ledger, beside the printed ones.")
+        bool, typer.Option("--fix", help="Import into the ledger, corrected values beside the printed ones.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:

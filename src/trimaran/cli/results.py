@@ -68,7 +68,7 @@ def _table(found: "Results") -> str:
         notes = cells.pop()
         mark = "★" if trial.id in found.best else ""
         if trial.id in found.replaced:
-            notes += " (as printed; corrected in another row)"
+            notes = f"{notes} (as printed; corrected in another row)".strip()
         device = trial.setup.device or ""
         rows.append([mark, short(trial.id), device, *cells[:9], per_sample, cells[9], notes, trial.source.section])
     header = ["", "id", "device", *NOTES_HEADER[:9], "ms/sample", "TFLOPs", "Notes", "from"]
