@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_QUIET := 1
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint clean notebook
 
 demo: .venv/train
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -12,6 +12,10 @@ demo: .venv/train
 # Two at a time, a file in one go: much of the suite waits for processes to start.
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# Stores in the notebook what it prints now; a test compares.
+notebook: .venv/dev
+	$(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False examples/planning.ipynb
 
 lint: .venv/dev
 	$(BIN)/ruff check .

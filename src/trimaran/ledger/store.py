@@ -40,7 +40,7 @@ _REPLACED = "SELECT corrects FROM trials WHERE corrects IS NOT NULL"
 _STORED = "SELECT number, document FROM trials JOIN documents USING (number) WHERE id = ?"
 
 
-def ledger_path(given: str | None) -> Path:
+def ledger_path(given: str | Path | None) -> Path:
     """The ledger a command means: the one given, else $TRIMARAN_LEDGER, else trimaran.sqlite in this folder."""
     return Path(given or os.environ.get("TRIMARAN_LEDGER") or "trimaran.sqlite").expanduser()
 
@@ -76,27 +76,34 @@ class Group:
 
 
 class Ledger:
-    """Opened by Ledger.open (to write) or Ledger.read; use it in a `with`, or close it."""
+    """`Ledger(path)` opens one that exists, `Ledger.open` also creates it, `Ledger.read` never writes; use it in a
+    `with`, or close it."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.path = path
-        self._connection = connection
+    def __init__(self, path: str | Path | None = None, connection: sqlite3.Connection | None = None) -> None:
+        """Without a path: $TRIMARAN_LEDGER, else trimaran.sqlite in this folder."""
+        self.path = ledger_path(path)
+        self._connection: sqlite3.Connection = connection or type(self).open(self.path, create=False)._connection
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r}): {self.count()} trials"
 
     @classmethod
-    def open(cls, path: Path, *, create: bool = True, wait_seconds: float = 30.0) -> Self:
+    def open(cls, path: str | Path, *, create: bool = True, wait_seconds: float = 30.0) -> Self:
         """For writing; an older ledger is migrated. `wait_seconds`: how long to wait for other writers."""
+        path = Path(path)
         connection, older = open_for_writing(path, create, wait_seconds)
-        ledger = cls(connection, path)
+        ledger = cls(path, connection)
         with closed_on_error(connection):
             if older:
                 ledger.correct()
         return ledger
 
     @classmethod
-    def read(cls, path: Path, *, wait_seconds: float = 30.0) -> Self:
+    def read(cls, path: str | Path, *, wait_seconds: float = 30.0) -> Self:
         """For reading only, which also works where nothing can be written."""
+        path = Path(path)
         connection, older = open_for_reading(path, wait_seconds)
-        ledger = cls(connection, path)
+        ledger = cls(path, connection)
         with closed_on_error(connection), sentences(path):
             if older:
                 ledger.correct()

@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trimaran.planner.plan import RankedLayout, ranked_layouts
-from trimaran.planner.question import Question
+from trimaran.planner.question import Question, as_integer
 from trimaran.planner.ranking import search
 from trimaran.planner.relax import explain_impossible
 from trimaran.planner.reliability import Failures, Reliability, reliability
@@ -190,7 +190,7 @@ def estimate_nodes(
 
 def parse_tokens(given: str | float) -> int:
     """'300B', '1.4T', '26e9', 26e9 or 300000000000 as a number of tokens."""
-    text = str(given) if isinstance(given, str) else f"{given:.0f}"
+    text = f"{given:.0f}" if isinstance(given, float) else str(given)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d{1,2})?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
     tokens = round(float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")) if match else 0
     if not 0 < tokens <= MOST_TOKENS:
@@ -200,10 +200,13 @@ def parse_tokens(given: str | float) -> int:
 
 def node_counts(given: str | int | Sequence[int], cluster: Cluster) -> list[int]:
     """'8,16,32' or [8, 16, 32] as given, else doublings up to the cluster's own nodes."""
-    if not given and given != 0:
+    single = as_integer(given)
+    listed: Any = given.split(",") if isinstance(given, str) else given if single is None else [single]
+    if not isinstance(listed, Iterable):
+        raise Mistake(f"nodes is {given!r}, but it lists numbers of nodes, such as [8, 16, 32].")
+    parts = [text for part in listed if (text := str(part).strip())]
+    if not parts:
         return doublings(cluster.nodes)
-    listed = given.strip(", ").split(",") if isinstance(given, str) else [given] if isinstance(given, int) else given
-    parts = [str(part).strip() for part in listed]
     wrong = next((part for part in parts if not part.isdecimal() or int(part) < 1), None)
     if wrong is not None:
         raise Mistake(f"nodes has {wrong!r}, but it lists numbers of nodes above zero, such as 8,16,32.")
@@ -259,9 +262,10 @@ def make_estimate(
     given = {"watts": watts, "price": price, "mtbf_hours": mtbf_hours}
     may_be_zero = {"checkpoint_seconds": checkpoint_seconds, "restart_minutes": restart_minutes}
     for name, value in {**given, **may_be_zero}.items():
-        if value is not None and not (0 < value < math.inf or (name in may_be_zero and value == 0)):
-            least = "at least" if name in may_be_zero else "above"
-            raise Mistake(f"{name} is {value:g}, but it must be {least} zero and finite.")
+        least = "at least" if name in may_be_zero else "above"
+        good = isinstance(value, int | float) and (0 < value < math.inf or (name in may_be_zero and value == 0))
+        if not good and not (value is None and name in given):
+            raise Mistake(f"{name} is {value!r}, but it must be {least} zero and finite.")
     wanted, counts = parse_tokens(tokens), node_counts(nodes, question.cluster)
     failures = None if mtbf_hours is None else Failures(mtbf_hours, checkpoint_seconds, restart_minutes * 60)
     device = question.cluster.device

@@ -19,7 +19,7 @@ from trimaran.planner.parts import parts_of
 from trimaran.planner.question import Objective, Question
 from trimaran.planner.ranking import KEPT, Counts, Ranking, best_of_each_cut, search
 from trimaran.planner.relax import explain_impossible
-from trimaran.planner.tables import data_frame, html_table, text_table
+from trimaran.planner.tables import data_frame, html_table, short_layout, text_table
 from trimaran.planner.why import reasons
 from trimaran.spec import Job, Layout, Mistake
 
@@ -35,11 +35,11 @@ BEST, TIE = "★", "≈"
 BEST_IN = {"time": "seconds per iteration", "memory": "memory", "tokens-per-device-hour": "tokens per device-hour"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RankedLayout:
     """One layout of a plan, and what the cost model predicts for it."""
 
-    question: Question = field(repr=False)
+    question: Question
     rank: int
     layout: Layout
     seconds: float  # of an iteration
@@ -49,10 +49,10 @@ class RankedLayout:
     uncertain_by: float  # by how much that constant alone may move the seconds, as a share
     memory_gib: float  # of the fullest stage
     bubble: float  # share of the step in which stages wait
-    shares: Mapping[str, float] = field(repr=False)  # of the step, by part
+    shares: Mapping[str, float]  # of the step, by part
     limited_by: str
     tie: bool  # the cost model cannot tell it from the best
-    score: float = field(repr=False)  # what the objective minimizes
+    score: float  # what the objective minimizes
 
     @property
     def devices(self) -> int:
@@ -66,6 +66,12 @@ class RankedLayout:
     def job(self) -> Job:
         """Complete: it can be saved, trained, explained, exported."""
         return self.question.job(self.layout)
+
+    def __repr__(self) -> str:
+        return (
+            f"<RankedLayout {self.rank}: {short_layout(self.layout)}; {self.seconds:.2f} s ({self.seconds_low:.1f} to"
+            f" {self.seconds_high:.1f}), {self.memory_gib:.1f} GiB, limited by {self.limited_by}>"
+        )
 
     def row(self) -> dict[str, Any]:
         """The layout's fields and what it is predicted to cost, as `trimaran plan --json` has them."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast, get_args
 
@@ -134,9 +135,10 @@ def default_precision(cluster: Cluster) -> Precision:
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
     if nodes is None:
         return cluster
-    if not _is_integer(nodes) or nodes < 1:
+    whole = as_integer(nodes)
+    if whole is None or whole < 1:
         raise Mistake(f"nodes is {nodes!r}, but training needs at least 1 node.")
-    return cluster.model_copy(update={"nodes": nodes})
+    return cluster.model_copy(update={"nodes": whole})
 
 
 def make_batch(size: int | Batch, ramp: str | tuple[int, int, int] | Ramp = "") -> Batch:
@@ -145,22 +147,26 @@ def make_batch(size: int | Batch, ramp: str | tuple[int, int, int] | Ramp = "") 
         if ramp:
             raise Mistake(f"ramp is {ramp!r}, but the batch given is complete; give the ramp-up in the Batch.")
         return size
-    if not _is_integer(size) or size < 1:
+    whole = as_integer(size)
+    if whole is None or whole < 1:
         raise Mistake(f"gbs is {size!r}, but a step needs at least 1 sample.")
     if not ramp:
-        return Batch(size=size)
+        return Batch(size=whole)
     if not isinstance(ramp, Ramp):
-        numbers = re.split(r"[,\s]+", ramp.strip()) if isinstance(ramp, str) else [str(number) for number in ramp]
+        listed: Any = re.split(r"[,\s]+", ramp.strip()) if isinstance(ramp, str) else ramp
+        numbers = [str(number) for number in listed] if isinstance(listed, Iterable) else []
         if len(numbers) != 3 or not all(number.isdigit() and int(number) for number in numbers):
             raise Mistake(f"ramp is {ramp!r}, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625.")
         start, increment, samples = map(int, numbers)
         ramp = Ramp(start=start, increment=increment, samples=samples)
-    return Batch.of({"size": size, "ramp": ramp}, "The batch")
+    return Batch.of({"size": whole, "ramp": ramp}, "The batch")
 
 
 def parse_fix(fix: Fix) -> dict[str, frozenset[Any]]:
     """{'tp': 4, 'mbs': [2, 4]}, or 'tp=4', 'mbs=2,4' as the command line has it; a field twice allows both."""
     texts = [fix] if isinstance(fix, str) else fix
+    if not isinstance(texts, Iterable):
+        raise Mistake(f"fix is {fix!r}, but it names fields and their values, such as {{'tp': 8, 'mbs': [1, 2]}}.")
     pairs = texts.items() if isinstance(texts, Mapping) else [str(text).partition("=")[::2] for text in texts]
     fixed: dict[str, frozenset[Any]] = {}
     for given, values in pairs:
@@ -184,5 +190,9 @@ def _parse_value(name: str, value: str, text: str) -> Any:
     return int(value)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def as_integer(value: Any) -> int | None:
+    """None if it is something else; NumPy's integers count, for they come from ranges and data frames."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except TypeError:
+        return None

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from trimaran.spec import Layout, Mistake
+from trimaran.spec import Layout
+from trimaran.spec.mistake import import_optional
 
 if TYPE_CHECKING:
     import pandas
@@ -53,11 +54,4 @@ def html_table(
 
 def data_frame(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
     """A line a row; what is nested gets a column each, such as `shares.bubble`."""
-    try:
-        import pandas
-    except ImportError:
-        raise Mistake(
-            "frame() needs pandas, which is not installed here: pip install 'trimaran[notebook]'."
-            " rows() gives the same as plain dictionaries."
-        ) from None
-    return pandas.json_normalize(list(rows))
+    return import_optional("pandas", "frame()", "notebook").json_normalize(list(rows))
