@@ -198,7 +198,8 @@ def test_a_run_whose_reader_leaves_is_saved(pipe: str, tmp_path: Path) -> None:
     """As with `| head`, and with the `| tee` that a terminal's Ctrl-C ends together with the run."""
     run = shlex.join([*TRIMARAN, "train", "tiny", "--steps", "100000", "--set", f"saving.folder={tmp_path}"])
     shell = ["bash", "-c", f'{run} {pipe} grep -m 1 "iteration .* 3/"; exit ${{PIPESTATUS[0]}}']
-    ended = subprocess.run(shell, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, env=ENVIRONMENT)
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}  # on a busy machine two threads wait for each other
+    ended = subprocess.run(shell, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, env=environment)
     assert ended.returncode == 5
     path = newest_checkpoint(tmp_path)
     assert path is not None

@@ -13,18 +13,26 @@ from trimaran.cost.constants import constants_of
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.learn.probed import probed_cluster
 from trimaran.learn.probed_constants import probed_constants, tensor_parallel_line
-from trimaran.probe.line import line_through
-from trimaran.probe.measured import Attention, Collective, Host, Launches, Measured, Product, Traffic
-from trimaran.probe.shapes import model_shapes, sweep_shapes
-from trimaran.probe.timing import stable
+from trimaran.probe.gemm_shapes import model_shapes, sweep_shapes
+from trimaran.probe.latency_bandwidth import fit_latency_bandwidth
+from trimaran.probe.result import (
+    AttentionTiming,
+    CollectiveTiming,
+    GemmTiming,
+    HostFacts,
+    LaunchOverhead,
+    MemoryTraffic,
+    ProbeResult,
+)
+from trimaran.probe.timing import is_stable
 from trimaran.probe.world import nodes_of
 from trimaran.spec import Cluster, Mistake, presets
 
 MIB = 2**20
 
 
-def message(kind: str, ranks: int, size: int, seconds: float) -> Collective:
-    return Collective.of(
+def message(kind: str, ranks: int, size: int, seconds: float) -> CollectiveTiming:
+    return CollectiveTiming.of(
         {"kind": kind, "where": "inside", "ranks": ranks, "at_once": 1, "bytes": size, "seconds": seconds}
     )
 
@@ -57,7 +65,7 @@ def test_a_line_finds_the_latency_and_bandwidth_that_were_planted(latency: float
     """Messages from a tenth to ten times the size where both are equal, each time off by some 3 %."""
     sizes = latency * rate * np.logspace(-2, 2, 17)
     noise = np.exp(0.03 * np.random.default_rng(seed).standard_normal(len(sizes)))
-    line = line_through([1.0] * len(sizes), sizes, (latency + sizes / rate) * noise)
+    line = fit_latency_bandwidth([1.0] * len(sizes), sizes, (latency + sizes / rate) * noise)
     assert line.latency_seconds == pytest.approx(latency, rel=0.15)
     assert line.bytes_per_s == pytest.approx(rate, rel=0.15)
     assert line.scatter < 0.08
@@ -76,12 +84,12 @@ def test_groups_of_several_sizes_give_one_link() -> None:
     assert line.latency_seconds == pytest.approx(30e-6, rel=1e-3)
 
 
-def planted(cluster: Cluster, **changes: float) -> Measured:
+def planted(cluster: Cluster, **changes: float) -> ProbeResult:
     """What a probe of an H200 would see if the cost model with these constants were the truth."""
     k, peak = constants_of(cluster).replace(**changes), cluster.device.peak_tflops["bf16"] * 1e12
     shapes = [*model_shapes(presets.model("gpt-1b3"), "bf16", False), *sweep_shapes(True, "bf16", False)]
     products = [
-        Product(
+        GemmTiming(
             what=s.what,
             precision="bf16",
             rows=s.rows,
@@ -93,7 +101,7 @@ def planted(cluster: Cluster, **changes: float) -> Measured:
     ]
     flops = 2.0 * 16 * 2048**2 * 128
     both = 3.5 * flops * (1 + 1000 / 2048) / (peak * k.flash_efficiency)  # docs/cost-model.md
-    return Measured(
+    return ProbeResult(
         command="trimaran probe",
         date="2026-01-01",
         took_seconds=60,
@@ -105,19 +113,19 @@ def planted(cluster: Cluster, **changes: float) -> Measured:
         units=132,
         device_memory_gib=139.8,
         precision="bf16",
-        host=Host(cpu="", cores=1, numa_nodes=1, memory_gib=1, torch="2.11", network_gbit_per_s={}),
+        host=HostFacts(cpu="", cores=1, numa_nodes=1, memory_gib=1, torch="2.11", network_gbit_per_s={}),
         products=tuple(products),
         attention=(
-            Attention(batch=1, heads=16, seq=2048, head_dim=128, forward_seconds=both / 3.5, both_seconds=both),
+            AttentionTiming(batch=1, heads=16, seq=2048, head_dim=128, forward_seconds=both / 3.5, both_seconds=both),
         ),
-        traffic=Traffic(
+        traffic=MemoryTraffic(
             copy_gb_per_s=4300,
             triad_gb_per_s=4200,
             tokens=2048,
             hidden=2048,
             elementwise_seconds=3 * 2048 * 2048 * 48 / (4800e9 * k.memory_efficiency),
         ),
-        launches=Launches(kernel_seconds=k.kernel_us * 1e-6, layer_seconds=k.layer_us * 1e-6),
+        launches=LaunchOverhead(kernel_seconds=k.kernel_us * 1e-6, layer_seconds=k.layer_us * 1e-6),
         collectives=(),
         context_gib=1.2,
     )
@@ -137,7 +145,7 @@ def test_constants_that_were_planted_are_found() -> None:
     measured = planted(cluster, **truth)
     found, _ = probed_constants(measured, cluster)
     for name, value in truth.items():
-        # Large products feel small sides little, so the priors keep a word there; the times must be right.
+        # Large GEMMs depend little on small dimensions, so the priors count there; the times must be right.
         assert found[name] == pytest.approx(value, rel=0.25 if "half" in name else 0.05), name
     k, peak = constants_of(cluster).replace(**found), cluster.device.peak_tflops["bf16"] * 1e12
     for p in measured.products:
@@ -149,7 +157,7 @@ def test_constants_that_were_planted_are_found() -> None:
 
 
 def test_a_gpu_that_slows_down_without_a_pause_has_a_power_limit() -> None:
-    """600 TFLOP/s after five seconds is 0.607 of an H200's peak; within 5 % of the best product there is no limit."""
+    """600 TFLOP/s after five seconds is 0.607 of an H200's peak; within 5 % of the best GEMM there is no limit."""
     cluster = presets.cluster("hgx-h200")
     measured = planted(cluster, gemm_efficiency=0.8)
     best = measured.best_tflops("bf16")
@@ -205,13 +213,13 @@ def test_plots_show_what_was_seen_beside_the_cost_model(tmp_path: Path) -> None:
 
 def test_a_measured_probe_is_lossless_in_json() -> None:
     measured = planted(presets.cluster("hgx-h200"))
-    assert Measured.from_json(measured.to_json()) == measured
+    assert ProbeResult.from_json(measured.to_json()) == measured
 
 
 def test_rounds_end_when_three_agree() -> None:
-    assert not stable([1.0, 1.0])
-    assert not stable([1.0, 1.0, 1.2])
-    assert stable([1.5, 1.0, 1.02, 1.04])
+    assert not is_stable([1.0, 1.0])
+    assert not is_stable([1.0, 1.0, 1.2])
+    assert is_stable([1.5, 1.0, 1.02, 1.04])
 
 
 def test_nodes_are_told_apart_by_their_host_names() -> None:
@@ -221,8 +229,8 @@ def test_nodes_are_told_apart_by_their_host_names() -> None:
         nodes_of(["a", "a", "b"])
 
 
-def test_every_product_of_a_layer_is_measured_on_every_number_of_tensor_ranks() -> None:
-    """The FLOPs of a layer's products on tp ranks add up to those on one: 12 hidden² weights, twice a token."""
+def test_every_gemm_of_a_layer_is_measured_on_every_number_of_tensor_ranks() -> None:
+    """The FLOPs of a layer's GEMMs on tp ranks add up to those on one: 12 hidden² weights, twice a token."""
     model = presets.model("gpt-1b3")
     shapes = model_shapes(model, "bf16", False)
     for tp in (1, 2, 4, 8):

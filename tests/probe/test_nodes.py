@@ -12,16 +12,18 @@ def _rank(rank: int, folder: str, results: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from trimaran.probe.collectives import collective, teams
+    from trimaran.probe.collectives import concurrent_groups, time_collective
     from trimaran.probe.timing import Stopwatch
-    from trimaran.probe.world import join
+    from trimaran.probe.world import init_probe_world
 
     torch.set_num_threads(1)
-    world = join(rank, rank % 2, 4, dist.FileStore(f"{folder}/store", 4), host=f"node{rank // 2}")
-    watch = Stopwatch(world, round_seconds=0.002, most_rounds=3)
-    seen = [collective(watch, team, kind, 4096) for team in teams(world) for kind in team.kinds]
+    world = init_probe_world(rank, rank % 2, 4, dist.FileStore(f"{folder}/store", 4), host=f"node{rank // 2}")
+    watch = Stopwatch(world, round_seconds=0.002, max_rounds=3)
+    timings = [
+        time_collective(watch, groups, kind, 4096) for groups in concurrent_groups(world) for kind in groups.kinds
+    ]
     if rank == 0:
-        results.put([c.to_dict() for c in seen])
+        results.put([c.to_dict() for c in timings])
     world.mean(0.0)
 
 

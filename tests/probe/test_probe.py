@@ -51,7 +51,7 @@ def test_every_number_of_the_file_names_its_source(probed: Probed) -> None:
     assert {"host", "context_gib", "slack", "nodes", "devices_per_node", "spreads"} <= set(cluster.sources)
 
 
-def test_products_are_as_fast_as_numpys(probed: Probed) -> None:
+def test_gemms_are_as_fast_as_numpys(probed: Probed) -> None:
     """A factor of ten in either direction: another library, fewer processes, a machine with other work to do."""
     side, calls = 1024, 0
     factor = np.random.default_rng(0).standard_normal((side, side), np.float32)
@@ -65,7 +65,7 @@ def test_products_are_as_fast_as_numpys(probed: Probed) -> None:
     assert numpy_tflops / 10 < measured < numpy_tflops * 10
 
 
-def test_all_four_kinds_of_messages_are_measured(probed: Probed) -> None:
+def test_all_four_kinds_of_collectives_are_measured(probed: Probed) -> None:
     seen = {(c["kind"], c["ranks"]) for c in probed[1]["measured"]["collectives"]}
     assert seen == {("all-reduce", 2), ("all-gather", 2), ("reduce-scatter", 2), ("send", 2)}
     large = [c for c in probed[1]["measured"]["collectives"] if c["bytes"] > 2**20]
@@ -141,7 +141,7 @@ def test_without_plotly_it_says_what_to_install(trimaran: Command, monkeypatch: 
 def test_another_number_of_ranks_than_torchruns_is_a_mistake() -> None:
     world = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     code, _, err = finished("--ranks", "4", environment=world)
-    assert (code, err) == (2, "trimaran: --ranks is 4, but 2 processes were started; leave --ranks away.\n")
+    assert (code, err) == (2, "trimaran: --ranks is 4, but 2 processes were started; leave out --ranks.\n")
 
 
 def test_a_slower_machine_shows_its_ratio(probed: Probed, trimaran: Command, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import typer
 from trimaran.cli.probe_compare import compare
 
 if TYPE_CHECKING:
-    from trimaran.probe.measure import Told
-    from trimaran.probe.measured import Measured
+    from trimaran.probe.measure import OnProgress
+    from trimaran.probe.result import ProbeResult
     from trimaran.spec import Cluster
 
 probe = typer.Typer(invoke_without_command=True)
@@ -23,9 +23,9 @@ probe.command("compare")(compare)
 def measure(
     context: typer.Context,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster to this file.")] = None,
-    model: Annotated[str, typer.Option(help="Whose matrix shapes to measure: a preset's name or a file.")] = "",
+    model: Annotated[str, typer.Option(help="Whose GEMM shapes to measure: a preset's name or a file.")] = "",
     ranks: Annotated[
-        int | None, typer.Option(help="Processes that measure at once; else one per GPU, or one per core.")
+        int | None, typer.Option(help="Processes that measure at once; by default one per GPU, or one per core.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Coarse grids: about 20 seconds.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write plots to this HTML file.")] = None,
@@ -46,7 +46,7 @@ def measure(
     try:
         need_torch("trimaran probe")
         _check_files(output, plot)
-        measured = _measured(model, ranks, quick)
+        measured = _probe(model, ranks, quick)
     except Mistake:
         if is_rank_0(os.environ):
             raise
@@ -59,52 +59,55 @@ def measure(
     if output is not None:
         from trimaran.spec.files import save
 
-        _whole(output, lambda part: save(cluster, part))
+        _write(output, lambda part: save(cluster, part))
     if plot is not None:
         from trimaran.cli.probe_plot import save_plot
 
-        _whole(plot, lambda part: save_plot(measured, cluster, part))
+        _write(plot, lambda part: save_plot(measured, cluster, part))
     _show(measured, cluster, output, json)
 
 
-def _measured(model: str, ranks: int | None, quick: bool) -> "Measured | None":
-    """By our own processes, or with those that torchrun or SLURM started."""
+def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
+    """With processes of our own, or those that torchrun or SLURM started."""
     from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_model
 
     started = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
-    place = None if started == "1" else find_rendezvous(os.environ, int(started) if started.isdigit() else 0)
-    if place and ranks not in (None, place.world_size):
-        raise Mistake(f"--ranks is {ranks}, but {place.world_size} processes were started; leave --ranks away.")
-    chosen = load_model(model) if model else None
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a lost rank is a page of C++ frames
+    rendezvous = None if started == "1" else find_rendezvous(os.environ, int(started) if started.isdigit() else 0)
+    if rendezvous and ranks not in (None, rendezvous.world_size):
+        raise Mistake(f"--ranks is {ranks}, but {rendezvous.world_size} processes were started; leave out --ranks.")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise a lost rank prints a page of C++ frames
 
     from trimaran.learn.probed import cpu_machine
-    from trimaran.probe.measure import Asked
-    from trimaran.probe.ranks import ProbeFailed, check_ranks, devices_here, gpus_here, run_probe
-    from trimaran.probe.shapes import usual_model
+    from trimaran.probe.gemm_shapes import default_model
+    from trimaran.probe.measure import ProbeOptions
+    from trimaran.probe.ranks import ProbeFailed, check_ranks, count_gpus, default_ranks, run_probe
 
-    count = place.world_size if place else devices_here() if ranks is None else ranks
-    check_ranks(count, alone=place is None)
-    if not gpus_here():
-        cpu_machine()  # measured for a moment while nothing else runs
+    count = rendezvous.world_size if rendezvous else default_ranks() if ranks is None else ranks
+    check_ranks(count, on_one_machine=rendezvous is None)
+    if not count_gpus():
+        cpu_machine()  # measured before the ranks are busy
+    measured_model = load_model(model) if model else default_model(count_gpus() > 0)
     words = [
         "trimaran probe",
         *([f"--ranks {ranks}"] if ranks else []),
-        *([f"--model {chosen.name}"] if chosen else []),
+        *([f"--model {measured_model.name}"] if model else []),
+        *(["--quick"] if quick else []),
     ]
-    asked = Asked(chosen or usual_model(gpus_here() > 0), quick, " ".join([*words, *(["--quick"] if quick else [])]))
+    options = ProbeOptions(measured_model, quick, " ".join(words))
     try:
-        return _watched(lambda told: run_probe(count, asked, told, place), show=is_rank_0(os.environ))
+        return _with_progress_bar(
+            lambda on_progress: run_probe(count, options, on_progress, rendezvous), show=is_rank_0(os.environ)
+        )
     except ProbeFailed as failure:
         if str(failure):
             print(f"trimaran: {failure}", file=sys.stderr, flush=True)
         raise typer.Exit(failure.code) from None
 
 
-def _watched(work: Callable[["Told"], "Measured | None"], show: bool) -> "Measured | None":
-    """With a progress bar on the terminal's stderr, where somebody looks."""
+def _with_progress_bar(work: Callable[["OnProgress"], "ProbeResult | None"], show: bool) -> "ProbeResult | None":
+    """On stderr, where it is a terminal."""
     if not show or not sys.stderr.isatty():
         return work(lambda what, share: None)
     from rich.console import Console
@@ -124,7 +127,7 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
         if path is not None:
             if path.is_dir():
                 raise Mistake(f"{path} is a directory, not a file.")
-            _whole(path, None)
+            _write(path, None)
     if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
         raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
     if plot is not None:
@@ -133,8 +136,8 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
         require_package("plotly", "--plot", "report")
 
 
-def _whole(path: Path, write: Any) -> None:
-    """Under another name first, so that no half of a file is ever seen. `write` None: only try whether one could."""
+def _write(path: Path, write: Any) -> None:
+    """Under another name first, so that no partial file is ever seen. `write` None: only check that it is possible."""
     from trimaran.spec import Mistake
 
     part = path.with_name(f".{path.stem}.part{path.suffix}")
@@ -149,7 +152,7 @@ def _whole(path: Path, write: Any) -> None:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _show(measured: "Measured", cluster: "Cluster", output: Path | None, json: bool) -> None:
+def _show(measured: "ProbeResult", cluster: "Cluster", output: Path | None, json: bool) -> None:
     from trimaran.cli.probe_tables import print_measured
     from trimaran.cli.show import print_json
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from trimaran.spec import Cluster
 
 DIFFERENT = 0.05  # probes of an unchanged machine differ by less
-# Where less is better; of everything else more is.
+# Suffixes of those where less is better; of everything else more is.
 LESS_IS_BETTER = (
     "_us",
     "_ms",
@@ -29,10 +29,10 @@ COUNTS = ("device.units", "nodes", "devices_per_node")  # neither better nor wor
 
 def compare(
     before: Annotated[str, typer.Argument(help="A cluster file or a preset's name.")],
-    after: Annotated[str, typer.Argument(help="The one to hold against it.")],
+    after: Annotated[str, typer.Argument(help="The one to compare with it.")],
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show the numbers of two clusters side by side with their ratio, coloured where they differ by more than 5 %.
+    """Show the figures of two clusters side by side with their ratio, coloured where they differ by more than 5 %.
 
     Example: `trimaran probe compare before.yaml after.yaml`
     """
@@ -51,7 +51,7 @@ def compare(
 
 
 def _numbers(cluster: "Cluster") -> dict[str, float]:
-    """Every measured number under the name that it has in the file."""
+    """Every measured value by its name in the file."""
     device = cluster.device
     found: dict[str, float] = {}
     for name in ("peak_tflops", "matmul_tflops"):

@@ -1,17 +1,17 @@
-"""What a probe measured, as tables and a plot of bars."""
+"""What a probe measured, as tables and a bar chart."""
 
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trimaran.probe.measured import Measured, Product
+    from trimaran.probe.result import GemmTiming, ProbeResult
     from trimaran.spec import Cluster
 
-BAR = 40  # characters of the fastest product
+BAR = 40  # characters of the fastest GEMM
 
 
-def print_measured(measured: "Measured", cluster: "Cluster") -> None:
+def print_measured(measured: "ProbeResult", cluster: "Cluster") -> None:
     from trimaran.cli.show import console, print_table
 
     out, where = console(), f"{measured.nodes} nodes" if measured.nodes > 1 else "one node"
@@ -21,78 +21,76 @@ def print_measured(measured: "Measured", cluster: "Cluster") -> None:
         highlight=False,
     )
     print_table("Device, as one rank has it", ("", "measured", "meaning"), _device_rows(measured, cluster), left=(0, 2))
-    print_table(f"Matrix products of {measured.model}", *_products(measured, cluster))
-    print_table("More and more columns: tiles and waves", *_sweep(measured))
+    print_table(f"GEMMs of {measured.model}", *_gemms(measured, cluster))
+    print_table("GEMM over its columns: tile and wave quantization", *_sweep(measured))
     if measured.collectives:
-        print_table("Messages", *_collectives(measured), left=(0, 1))
+        print_table("Collectives", *_collectives(measured), left=(0, 1))
     if measured.left_out:
-        out.print(f"Left out: {measured.left_out} of the measurements, too long or too late for the time of a probe.")
+        out.print(f"Left out: {measured.left_out} of the measurements, for which there was no time.")
 
 
-def _device_rows(measured: "Measured", cluster: "Cluster") -> list[tuple[str, str, str]]:
+def _device_rows(measured: "ProbeResult", cluster: "Cluster") -> list[tuple[str, str, str]]:
     device, traffic, launches, k = cluster.device, measured.traffic, measured.launches, cluster.probed
     rows = [
         (
-            f"{name} product",
+            f"{name} GEMM",
             f"{tflops:.4g} TFLOP/s",
             _share(tflops / device.peak_tflops[name]),
         )
         for name, tflops in device.matmul_tflops.items()
     ]
     if measured.sustained_tflops is not None:
-        rows += [("without a pause", f"{measured.sustained_tflops:.4g} TFLOP/s", "large products for five seconds")]
+        rows += [("sustained", f"{measured.sustained_tflops:.4g} TFLOP/s", "large GEMMs back to back for five seconds")]
     rows += [
         ("memory copy", f"{traffic.copy_gb_per_s:.4g} GB/s", "read and written bytes of y = x"),
         ("memory triad", f"{traffic.triad_gb_per_s:.4g} GB/s", "of z = x + s y"),
         ("elementwise work", f"{k['memory_efficiency']:.0%}", "of the memory's bandwidth, as the cost model counts it"),
         ("attention", f"{k['flash_efficiency']:.0%}", "of the peak, forward and backward"),
-        ("a kernel", f"{launches.kernel_seconds * 1e6:.3g} us", "a matrix product too small to matter"),
-        ("a layer", f"{launches.layer_seconds * 1e6:.3g} us", "the forward pass of a layer too small to matter"),
-        ("context", f"{cluster.context_gib:.3g} GiB", "of a device that no tensor gets"),
+        ("a kernel", f"{launches.kernel_seconds * 1e6:.3g} us", "a GEMM that takes no longer than its launch"),
+        ("a layer", f"{launches.layer_seconds * 1e6:.3g} us", "the forward pass of such a layer"),
+        ("context", f"{cluster.context_gib:.3g} GiB", "of a device's memory, outside the allocator"),
     ]
     return rows
 
 
 def _share(of_peak: float) -> str:
-    return (
-        "the best, which stands for the peak" if of_peak == 1 else f"the best; {of_peak:.0%} of the peak by data sheet"
-    )
+    return "the best, taken as the peak" if of_peak == 1 else f"the best; {of_peak:.0%} of the data sheet's peak"
 
 
-def _products(measured: "Measured", cluster: "Cluster") -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """Beside each the cost model with the new constants: how well a few numbers describe this machine."""
+def _gemms(measured: "ProbeResult", cluster: "Cluster") -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """Beside each the cost model with the new constants: how well they describe this machine."""
     from trimaran.cost.constants import constants_of
     from trimaran.cost.gemm import gemm_seconds
 
     k, peak = constants_of(cluster), cluster.device.peak_tflops[measured.precision] * 1e12
     rows = []
-    for product in measured.products:
-        if product.what not in ("sweep", "square"):
-            sides = (product.rows, product.columns, product.inner)
+    for gemm in measured.products:
+        if gemm.what not in ("sweep", "square"):
+            sides = (gemm.rows, gemm.columns, gemm.inner)
             modelled = float(gemm_seconds(cluster.device, peak, k, *sides))
-            times = (f"{product.seconds * 1e3:.3f}", f"{modelled * 1e3:.3f}", f"{modelled / product.seconds - 1:+.0%}")
-            rows.append((product.what, *map(str, sides), *times, f"{product.tflops:.4g}"))
-    return ("product", "rows", "columns", "inner", "ms", "cost model", "off", "TFLOP/s"), rows
+            times = (f"{gemm.seconds * 1e3:.3f}", f"{modelled * 1e3:.3f}", f"{modelled / gemm.seconds - 1:+.0%}")
+            rows.append((gemm.what, *map(str, sides), *times, f"{gemm.tflops:.4g}"))
+    return ("GEMM", "rows", "columns", "inner", "ms", "cost model", "off", "TFLOP/s"), rows
 
 
-def _sweep(measured: "Measured") -> tuple[Sequence[str], list[tuple[str, ...]], Sequence[int]]:
-    products: list[Product] = sorted((p for p in measured.products if p.what == "sweep"), key=lambda p: p.columns)
-    fastest = max(product.tflops for product in products)
+def _sweep(measured: "ProbeResult") -> tuple[Sequence[str], list[tuple[str, ...]], Sequence[int]]:
+    gemms: list[GemmTiming] = sorted((p for p in measured.products if p.what == "sweep"), key=lambda p: p.columns)
+    fastest = max(gemm.tflops for gemm in gemms)
     rows: list[tuple[str, ...]] = [
-        (str(p.columns), f"{p.tflops:.4g}", "█" * round(BAR * p.tflops / fastest)) for p in products
+        (str(p.columns), f"{p.tflops:.4g}", "█" * round(BAR * p.tflops / fastest)) for p in gemms
     ]
-    return ("columns", "TFLOP/s", f"of {products[0].rows} rows, inner side {products[0].inner}"), rows, (2,)
+    return ("columns", "TFLOP/s", f"of {gemms[0].rows} rows, inner dimension {gemms[0].inner}"), rows, (2,)
 
 
-def _collectives(measured: "Measured") -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """A row for each group, its smallest and its largest message, and the line through all of them."""
-    from trimaran.probe.line import line_through
+def _collectives(measured: "ProbeResult") -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """A row for each group size: its smallest message, its best one, and latency and bandwidth fitted to all."""
+    from trimaran.probe.latency_bandwidth import fit_latency_bandwidth
 
     rows: list[tuple[str, ...]] = []
     order = sorted(measured.collectives, key=lambda c: (c.where, c.kind, c.ranks, c.bytes))
-    for (where, kind, ranks), found in groupby(order, key=lambda c: (c.where, c.kind, c.ranks)):
-        group = list(found)
-        line = line_through([1] * len(group), [c.bytes for c in group], [c.seconds for c in group])
+    for (where, kind, ranks), timings in groupby(order, key=lambda c: (c.where, c.kind, c.ranks)):
+        group = list(timings)
+        line = fit_latency_bandwidth([1] * len(group), [c.bytes for c in group], [c.seconds for c in group])
         small, best = group[0], max(group, key=lambda c: c.bus_gb_per_s)
         rows.append(
             (
@@ -106,5 +104,5 @@ def _collectives(measured: "Measured") -> tuple[Sequence[str], list[tuple[str, .
                 f"{line.latency_seconds * 1e6:.4g} us + bytes / {line.bytes_per_s / 1e9:.4g} GB/s",
             )
         )
-    header = ("message", "where", "ranks x groups", "1 KiB, us", "best at MiB", "algorithm GB/s", "bus GB/s", "line")
+    header = ("collective", "where", "ranks x groups", "1 KiB, us", "best at MiB", "algorithm GB/s", "bus GB/s", "line")
     return header, rows

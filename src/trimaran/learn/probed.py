@@ -5,7 +5,7 @@ from typing import Any
 
 from trimaran.learn.probed_constants import probed_constants
 from trimaran.probe.detect import KNOWN_GPUS
-from trimaran.probe.measured import Measured
+from trimaran.probe.result import ProbeResult
 from trimaran.spec import Cluster, Device, Link, Mistake, presets
 
 ASSUMED = Link(
@@ -13,7 +13,7 @@ ASSUMED = Link(
 )
 
 
-def probed_cluster(measured: Measured) -> Cluster:
+def probed_cluster(measured: ProbeResult) -> Cluster:
     known = _known(measured)
     inside = _link(measured, "inside") or known.inside
     stand_in = inside.replace(source=f"There was one node, so the link inside it stands in. {inside.source}")
@@ -48,7 +48,7 @@ def cpu_machine() -> Cluster:
     return machine
 
 
-def _known(measured: Measured) -> Cluster:
+def _known(measured: ProbeResult) -> Cluster:
     """What data sheets or the operating system say about this machine."""
     if measured.device == "cpu":
         return cpu_machine().with_processes(measured.ranks // measured.nodes)
@@ -64,7 +64,7 @@ def _known(measured: Measured) -> Cluster:
     return Cluster(device=unknown, devices_per_node=1, inside=ASSUMED, between=ASSUMED, context_gib=0)
 
 
-def _device(measured: Measured, known: Device) -> Device:
+def _device(measured: ProbeResult, known: Device) -> Device:
     """A data sheet's peak and bandwidth stay, for efficiencies are shares of them; else the best that was seen."""
     seen, stated = by(measured), measured.device_name in KNOWN_GPUS
     # A V100 emulates bf16: its data sheet has none, and nobody should plan with it.
@@ -84,7 +84,7 @@ def _device(measured: Measured, known: Device) -> Device:
     return known.replace(**changes, sources={**known.sources, **sources})
 
 
-def _link(measured: Measured, where: str) -> Link | None:
+def _link(measured: ProbeResult, where: str) -> Link | None:
     """Bus bandwidth of the best all-reduce of the largest group, and the time of the smallest message to one other."""
     reduced, sent = measured.of_kind("all-reduce", where), measured.of_kind("send", where)
     if not reduced or not sent:
@@ -101,7 +101,7 @@ def _link(measured: Measured, where: str) -> Link | None:
     )
 
 
-def _sources(measured: Measured, known: Cluster) -> dict[str, str]:
+def _sources(measured: ProbeResult, known: Cluster) -> dict[str, str]:
     host, seen = measured.host, by(measured)
     machine = f"{host.cpu}, {host.cores} cores (NUMA nodes: {host.numa_nodes}), {host.memory_gib:g} GiB"
     machine += f"; {len(host.gpus)} x {host.gpus[0]}, driver {host.driver}" if host.gpus else ""
@@ -120,12 +120,12 @@ def _sources(measured: Measured, known: Cluster) -> dict[str, str]:
     }
 
 
-def by(measured: Measured) -> str:
+def by(measured: ProbeResult) -> str:
     ranks = f"{measured.ranks} ranks at once" if measured.ranks > 1 else "one rank"
     return f"Measured by `{measured.command}` on {measured.date}, {ranks}, torch {measured.host.torch}."
 
 
-def _best(measured: Measured) -> dict[str, float]:
+def _best(measured: ProbeResult) -> dict[str, float]:
     return {name: _rounded(best) for name in ("fp32", "bf16", "fp16") if (best := measured.best_tflops(name))}
 
 

@@ -11,8 +11,8 @@ from trimaran.cost.constants import Constants, constants_of, priors_of
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.cost.time import CUT_BYTES, WHOLE_BYTES, short_sequence
 from trimaran.learn.fit import Array
-from trimaran.probe.line import Line, line_through
-from trimaran.probe.measured import Collective, Measured
+from trimaran.probe.latency_bandwidth import LatencyBandwidth, fit_latency_bandwidth
+from trimaran.probe.result import CollectiveTiming, ProbeResult
 from trimaran.spec import Cluster
 
 SHAPE_NAMES = ("gemm_efficiency", "gemm_half_tokens", "gemm_half_width", "wave_exponent", "misaligned_slowdown")
@@ -21,7 +21,7 @@ LEAST_SPREAD = 0.03  # the same probe on another day
 LIMITED = 0.95  # products without a pause at this share of the best are held back by the power limit
 
 
-def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
+def probed_constants(measured: ProbeResult, cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
     """Constants and how far each may be off. `cluster` has the measured device and links already."""
     shapes, scatter = _of_products(measured, cluster)
     found = shapes | {
@@ -45,18 +45,18 @@ def probed_constants(measured: Measured, cluster: Cluster) -> tuple[dict[str, fl
     return rounded, {name: round(max(spread, LEAST_SPREAD), 4) for name, spread in spreads.items()}
 
 
-def tensor_parallel_line(seen: list[Collective]) -> Line | None:
+def tensor_parallel_line(seen: list[CollectiveTiming]) -> LatencyBandwidth | None:
     """An all-reduce of n ranks as cost/time.py has it: (n - 1) x (2/n x bytes / rate + latency)."""
     if not seen:
         return None
-    return line_through(
+    return fit_latency_bandwidth(
         [c.ranks - 1 for c in seen],
         [2 * (c.ranks - 1) / c.ranks * c.bytes for c in seen],
         [c.seconds for c in seen],
     )
 
 
-def _of_products(measured: Measured, cluster: Cluster) -> tuple[dict[str, float], float]:
+def _of_products(measured: ProbeResult, cluster: Cluster) -> tuple[dict[str, float], float]:
     """What shapes cost, fitted to all products in the model's precision, held by the priors; and the scatter left."""
     seen = [product for product in measured.products if product.precision == measured.precision]
     rows, columns, inner = (np.array([getattr(p, side) for p in seen], float) for side in ("rows", "columns", "inner"))
@@ -81,7 +81,7 @@ def _of_products(measured: Measured, cluster: Cluster) -> tuple[dict[str, float]
     return {name: getattr(best, name) for name in SHAPE_NAMES}, float(np.std(errors(found.x)))
 
 
-def _memory_efficiency(measured: Measured, cluster: Cluster) -> float:
+def _memory_efficiency(measured: ProbeResult, cluster: Cluster) -> float:
     """Forward and backward of a layer's elementwise work: three times the bytes of its forward pass."""
     seen = measured.traffic
     width = COMPUTE_BYTES[measured.precision] / 2
@@ -89,7 +89,7 @@ def _memory_efficiency(measured: Measured, cluster: Cluster) -> float:
     return moved_bytes / seen.elementwise_seconds / (cluster.device.memory_gb_per_s * 1e9)
 
 
-def _flash_efficiency(measured: Measured, cluster: Cluster) -> float:
+def _flash_efficiency(measured: ProbeResult, cluster: Cluster) -> float:
     """Over a long sequence. The cost model counts 2.5 times the forward pass's FLOPs for the backward pass."""
     peak_flops = cluster.device.peak_tflops[measured.precision] * 1e12
     rates = [
@@ -98,7 +98,7 @@ def _flash_efficiency(measured: Measured, cluster: Cluster) -> float:
     return float(median(rates)) / peak_flops
 
 
-def _between_shares(measured: Measured, cluster: Cluster) -> dict[str, float]:
+def _between_shares(measured: ProbeResult, cluster: Cluster) -> dict[str, float]:
     """What all devices of a node get together when each talks to its like on other nodes: dp groups, and stages."""
     node_gb_per_s, local = cluster.between.gb_per_s, cluster.devices_per_node
     rails = [c for c in measured.of_kind("all-reduce", "between") if c.ranks == measured.nodes]

@@ -1,5 +1,6 @@
-"""probe: how fast is this hardware? Products, memory, attention, collectives, launches, by all ranks at once.
+"""probe: how fast is this hardware? GEMMs, memory, attention, collectives, kernel launches, by all ranks at once; and
+what this machine is (detect.py, without torch).
 
-May import spec (and torch). Start at measure.py, the order of the measurements; measured.py is what comes out, and
+May import: spec, processes. Start at measure.py, the order of the measurements; result.py is what comes out, and
 learn/probed.py makes a Cluster of it.
 """

@@ -1,7 +1,7 @@
 """Seconds of collectives over message sizes, inside a node and between nodes.
 
-Groups of one size work at the same time, as the tensor or data ranks of a layout do: two groups that share a link
-each get half of it, and that is what training will see.
+Groups of one size run concurrently, as the tensor or data ranks of a layout do: two groups that share a link get half
+of it each, as in training.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,18 +11,18 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from trimaran.probe.measured import Collective, CollectiveKind
+from trimaran.probe.result import CollectiveKind, CollectiveTiming
 from trimaran.probe.timing import Stopwatch, Work
-from trimaran.probe.world import World
+from trimaran.probe.world import ProbeWorld
 
-# torch 2.13 calls them by new names and warns of the old ones, which 2.11 has alone.
+# torch 2.13 renamed these two and warns of the old names, which are the only ones in 2.11.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
-class Team:
-    """Equal groups of ranks that work at once; `group` is this rank's own."""
+class ConcurrentGroups:
+    """Disjoint groups of one size; `group` is this rank's process group."""
 
     where: Literal["inside", "between"]
     groups: tuple[tuple[int, ...], ...]
@@ -37,76 +37,79 @@ class Team:
 ALL_KINDS: tuple[CollectiveKind, ...] = ("all-reduce", "all-gather", "reduce-scatter")
 
 
-def teams(world: World) -> Iterator[Team]:
-    """All divisors of a node's ranks; then all ranks of all nodes, and one rank of each node. Neighbours send."""
+def concurrent_groups(world: ProbeWorld) -> Iterator[ConcurrentGroups]:
+    """Of every size that divides a node's ranks; then all ranks of all nodes, and one rank of each node. Sends are
+    between pairs of neighbours."""
     if world.size == 1:
         return
     nodes, local = world.nodes, world.per_node
     for size in (size for size in range(2, local + 1) if local % size == 0):
         cut = tuple(node[i : i + size] for node in nodes for i in range(0, local, size))
-        yield _team("inside", cut, ALL_KINDS if size == local else ("all-reduce",))
+        yield _groups("inside", cut, ALL_KINDS if size == local else ("all-reduce",))
     if local > 1:
-        yield _team("inside", tuple(node[i : i + 2] for node in nodes for i in range(0, local - 1, 2)), ("send",))
+        yield _groups("inside", tuple(node[i : i + 2] for node in nodes for i in range(0, local - 1, 2)), ("send",))
     if len(nodes) > 1:
         if local > 1:
-            yield _team("between", (tuple(rank for node in nodes for rank in node),), ALL_KINDS)
+            yield _groups("between", (tuple(rank for node in nodes for rank in node),), ALL_KINDS)
         rails = tuple(zip(*nodes, strict=True))
-        yield _team("between", rails, ("all-reduce",) if local > 1 else ALL_KINDS)
-        yield _team("between", tuple(rail[i : i + 2] for rail in rails for i in range(0, len(nodes) - 1, 2)), ("send",))
+        yield _groups("between", rails, ("all-reduce",) if local > 1 else ALL_KINDS)
+        yield _groups(
+            "between", tuple(rail[i : i + 2] for rail in rails for i in range(0, len(nodes) - 1, 2)), ("send",)
+        )
 
 
-def _team(where: Literal["inside", "between"], groups: tuple[tuple[int, ...], ...], kinds: Any) -> Team:
-    """Every rank makes every group, in the same order, as PyTorch wants it."""
+def _groups(where: Literal["inside", "between"], groups: tuple[tuple[int, ...], ...], kinds: Any) -> ConcurrentGroups:
+    """Every rank creates every group in the same order, as PyTorch requires."""
     mine, _ = dist.new_subgroups_by_enumeration([list(group) for group in groups])
-    return Team(where, groups, mine, kinds)
+    return ConcurrentGroups(where, groups, mine, kinds)
 
 
 def message_sizes(cuda: bool, quick: bool) -> list[int]:
-    """From 1 KiB; up to what a layer's activations or gradients are."""
+    """From 1 KiB to the size of a layer's activations or gradients."""
     last = 256 * 2**20 if cuda else 16 * 2**20
     if quick:
         return [2**10, 2**16, last // 4]
     return [size for size in (2**10 * 4**i for i in range(12)) if size <= last]
 
 
-def collective(watch: Stopwatch, team: Team, kind: CollectiveKind, size: int) -> Collective:
+def time_collective(watch: Stopwatch, groups: ConcurrentGroups, kind: CollectiveKind, size: int) -> CollectiveTiming:
     world = watch.world
-    mine = next((group for group in team.groups if world.rank in group), None)
-    share = max(1, size // 4 // team.size)  # fp32 elements of one rank's part
-    work = _nothing if mine is None else WORK[kind](team.group, mine, world, share)
-    return Collective(
+    mine = next((group for group in groups.groups if world.rank in group), None)
+    share = max(1, size // 4 // groups.size)  # fp32 elements of one rank's part
+    work = _no_partner if mine is None else WORK[kind](groups.group, mine, world, share)
+    return CollectiveTiming(
         kind=kind,
-        where=team.where,
-        ranks=team.size,
-        at_once=len(team.groups),
-        bytes=4 * share * team.size,
+        where=groups.where,
+        ranks=groups.size,
+        at_once=len(groups.groups),
+        bytes=4 * share * groups.size,
         seconds=watch.seconds_together(work, mine is not None) / (2 if kind == "send" else 1),
     )
 
 
-def _nothing() -> None:
-    """Of a rank without a partner."""
+def _no_partner() -> None:
+    """The work of a rank in no group."""
 
 
-def _all_reduce(group: Any, mine: tuple[int, ...], world: World, share: int) -> Work:
+def _all_reduce(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
     whole = torch.zeros(share * len(mine), device=world.device)
     return lambda: dist.all_reduce(whole, group=group)
 
 
-def _all_gather(group: Any, mine: tuple[int, ...], world: World, share: int) -> Work:
+def _all_gather(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
     part = torch.zeros(share, device=world.device)
     whole = torch.zeros(share * len(mine), device=world.device)
     return lambda: all_gather(whole, part, group=group)
 
 
-def _reduce_scatter(group: Any, mine: tuple[int, ...], world: World, share: int) -> Work:
+def _reduce_scatter(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
     part = torch.zeros(share, device=world.device)
     whole = torch.zeros(share * len(mine), device=world.device)
     return lambda: reduce_scatter(part, whole, group=group)
 
 
-def _there_and_back(group: Any, mine: tuple[int, ...], world: World, share: int) -> Work:
-    """A message to the partner and one back: half of it is one way, latency included."""
+def _send_and_receive(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
+    """A round trip, of which the caller takes half."""
     whole = torch.zeros(share * len(mine), device=world.device)
     first, second = mine
 
@@ -121,9 +124,9 @@ def _there_and_back(group: Any, mine: tuple[int, ...], world: World, share: int)
     return send_first if world.rank == first else send_second
 
 
-WORK: dict[CollectiveKind, Callable[[Any, tuple[int, ...], World, int], Work]] = {
+WORK: dict[CollectiveKind, Callable[[Any, tuple[int, ...], ProbeWorld, int], Work]] = {
     "all-reduce": _all_reduce,
     "all-gather": _all_gather,
     "reduce-scatter": _reduce_scatter,
-    "send": _there_and_back,
+    "send": _send_and_receive,
 }

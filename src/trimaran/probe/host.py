@@ -1,4 +1,4 @@
-"""Facts about this machine from the operating system and the driver."""
+"""HostFacts of this machine, from the operating system and the driver."""
 
 import os
 import platform
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import torch
 
-from trimaran.probe.measured import Host
+from trimaran.probe.result import HostFacts
 
 GIB = 2**30
 
 
-def host(root: Path = Path("/")) -> Host:
+def host_facts(root: Path = Path("/")) -> HostFacts:
     cores = os.sched_getaffinity(0)
     gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return Host(
+    return HostFacts(
         cpu=_cpu(root),
         cores=len(cores),
         numa_nodes=max(1, sum(bool(cores & _cpus(node)) for node in root.glob("sys/devices/system/node/node[0-9]*"))),
@@ -51,17 +51,17 @@ def _driver() -> str | None:
 
 
 def _network(root: Path) -> dict[str, float]:
-    """Gbit/s of every interface that tells it; InfiniBand cards tell theirs elsewhere."""
-    found = {}
+    """Gbit/s of every interface that reports it; InfiniBand cards report theirs elsewhere."""
+    speeds = {}
     for file in sorted(root.glob("sys/class/net/*/speed")):
         try:
             megabits = int(file.read_text())
         except (OSError, ValueError):  # it is down, or has no speed
             continue
         if megabits > 0:
-            found[file.parent.name] = megabits / 1e3
+            speeds[file.parent.name] = megabits / 1e3
     for file in sorted(root.glob("sys/class/infiniband/*/ports/*/rate")):
         rate = re.match(r"[\d.]+", file.read_text())
         if rate and float(rate[0]) > 0:
-            found[f"{file.parts[-4]}/{file.parts[-2]}"] = float(rate[0])
-    return found
+            speeds[f"{file.parts[-4]}/{file.parts[-2]}"] = float(rate[0])
+    return speeds

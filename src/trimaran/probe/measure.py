@@ -1,144 +1,160 @@
-"""The order of a probe, and its budget: what every cluster file needs first, finer grids while there is time."""
+"""The order of a probe, and its time budget: first what every cluster file needs, then finer grids."""
 
 import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from itertools import zip_longest
 
 import torch
 
-from trimaran.probe.attention import attention
-from trimaran.probe.collectives import collective, message_sizes, teams
-from trimaran.probe.gemm import product, sustained_tflops
-from trimaran.probe.host import host
-from trimaran.probe.launch_overhead import launches
-from trimaran.probe.measured import Attention, Collective, Launches, Measured, Product, Traffic
-from trimaran.probe.memory import GIB, context, traffic
-from trimaran.probe.shapes import Shape, model_shapes, square_shapes, sweep_shapes
+from trimaran.probe.collectives import concurrent_groups, message_sizes, time_collective
+from trimaran.probe.device_benchmarks import (
+    GIB,
+    context_gib,
+    measure_launches,
+    measure_traffic,
+    sustained_tflops,
+    time_attention,
+    time_gemm,
+)
+from trimaran.probe.gemm_shapes import GemmShape, model_shapes, square_shapes, sweep_shapes
+from trimaran.probe.host import host_facts
+from trimaran.probe.result import (
+    AttentionTiming,
+    CollectiveTiming,
+    GemmTiming,
+    LaunchOverhead,
+    MemoryTraffic,
+    ProbeResult,
+)
 from trimaran.probe.timing import Stopwatch, stopwatch
-from trimaran.probe.world import World
+from trimaran.probe.world import ProbeWorld
 from trimaran.spec import Model
 from trimaran.spec.cluster import Precision
 
-Told = Callable[[str, float], object]  # what is being measured, and the share that is done
-Result = Product | Attention | Traffic | Launches | Collective
+OnProgress = Callable[[str, float], object]  # what is being measured, and the share that is done
+Timing = GemmTiming | AttentionTiming | MemoryTraffic | LaunchOverhead | CollectiveTiming
 
 BUDGET_SECONDS = 90.0  # after this only what a cluster file needs is measured
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProbeOptions:
     model: Model
     quick: bool
-    command: str  # as it will stand in the cluster file
+    command: str  # as written into the cluster file
 
 
 @dataclass(frozen=True)
-class Step:
+class Measurement:
     label: str
-    work: Callable[[], Result]
-    flops: float = 0.0  # of a product or attention: too long a one is left out
+    run: Callable[[], Timing]
+    flops: float = 0.0  # of a GEMM or attention: it is left out where it would take too long
     precision: Precision = "fp32"
 
 
-def measure(world: World, asked: Asked, told: Told) -> Measured:
-    """On every rank alike: whether something is left out is decided by numbers that all of them have."""
+def measure(world: ProbeWorld, options: ProbeOptions, on_progress: OnProgress) -> ProbeResult:
+    """The same on every rank: what is left out is decided by values that all of them have."""
     started = time.perf_counter()
-    watch = stopwatch(world, asked.quick)
+    watch = stopwatch(world, options.quick)
     precision: Precision = "bf16" if _has_bf16(world) else "fp16" if world.device.type == "cuda" else "fp32"
-    needed, finer = steps(watch, asked.model, precision, asked.quick)
+    needed, finer = measurements(watch, options.model, precision, options.quick)
     everything = [*needed, *finer]
-    results: list[Result] = []
+    results: list[Timing] = []
     left_out = 0
-    for i, step in enumerate(everything):
-        told(step.label, i / len(everything))
+    for i, measurement in enumerate(everything):
+        on_progress(measurement.label, i / len(everything))
         late = i >= len(needed) and world.mean(time.perf_counter() - started) > BUDGET_SECONDS
-        if late or step.flops > watch.longest_seconds * best_rate(results, step.precision):
+        if late or measurement.flops > watch.longest_seconds * best_rate(results, measurement.precision):
             left_out += 1
         else:
-            results.append(step.work())
+            results.append(measurement.run())
     sustained = None
     if world.device.type == "cuda":
-        told("products without a pause", 1.0)
+        on_progress("GEMMs back to back", 1.0)
         sustained = sustained_tflops(watch, precision)
-    told("done", 1.0)
-    return _measured(world, asked, precision, results, sustained, left_out, time.perf_counter() - started)
+    on_progress("done", 1.0)
+    return _result(world, options, precision, results, sustained, left_out, time.perf_counter() - started)
 
 
-def steps(watch: Stopwatch, model: Model, precision: Precision, quick: bool) -> tuple[list[Step], list[Step]]:
+def measurements(
+    watch: Stopwatch, model: Model, precision: Precision, quick: bool
+) -> tuple[list[Measurement], list[Measurement]]:
     """What a cluster file needs, and what makes it finer."""
     cuda = watch.world.device.type == "cuda"
-    groups = list(teams(watch.world))
+    all_groups = list(concurrent_groups(watch.world))
 
-    def products(few: bool) -> Iterator[Step]:
+    def gemms(few: bool) -> Iterator[Measurement]:
         for shape in [*model_shapes(model, precision, few), *sweep_shapes(cuda, precision, few)]:
-            yield _product_step(watch, shape)
+            yield _gemm(watch, shape)
 
-    def messages(few: bool) -> Iterator[Step]:
-        for team in groups:
-            for kind in team.kinds:
+    def collectives(few: bool) -> Iterator[Measurement]:
+        for groups in all_groups:
+            for kind in groups.kinds:
                 for size in message_sizes(cuda, few):
-                    label = f"{kind} of {team.size} ranks {team.where} a node, {size // 1024} KiB"
-                    yield Step(label, lambda t=team, k=kind, s=size: collective(watch, t, k, s))  # type: ignore[misc]
+                    label = f"{kind} of {groups.size} ranks {groups.where} a node, {size // 1024} KiB"
+                    yield Measurement(label, partial(time_collective, watch, groups, kind, size))
 
     needed = [
-        *(_product_step(watch, shape) for shape in square_shapes(cuda)),
-        *products(few=True),
-        Step("memory bandwidth", lambda: traffic(watch, model, precision)),
-        Step("launch overhead", lambda: launches(watch)),
-        *(_attention_step(watch, model, seq, precision) for seq in _sequences(model)),
-        *messages(few=True),
+        *(_gemm(watch, shape) for shape in square_shapes(cuda)),
+        *gemms(few=True),
+        Measurement("memory bandwidth", lambda: measure_traffic(watch, model, precision)),
+        Measurement("launch overhead", lambda: measure_launches(watch)),
+        *(_attention(watch, model, seq, precision) for seq in _sequences(model)),
+        *collectives(few=True),
     ]
     if quick:
         return needed, []
-    labels = {step.label for step in needed}
-    turns = zip_longest(messages(few=False), products(few=False))  # so that neither is left out for the other
-    return needed, [step for turn in turns for step in turn if step and step.label not in labels]
+    labels = {measurement.label for measurement in needed}
+    turns = zip_longest(collectives(few=False), gemms(few=False))  # so that neither uses up the time of the other
+    return needed, [each for turn in turns for each in turn if each and each.label not in labels]
 
 
-def best_rate(results: list[Result], precision: Precision) -> float:
-    """FLOP/s of the fastest product so far; anything may be tried before the first."""
-    rates = [done.tflops * 1e12 for done in results if isinstance(done, Product) and done.precision == precision]
+def best_rate(results: list[Timing], precision: Precision) -> float:
+    """FLOP/s of the fastest GEMM so far; infinite before the first."""
+    rates = [done.tflops * 1e12 for done in results if isinstance(done, GemmTiming) and done.precision == precision]
     return max(rates, default=float("inf"))
 
 
-def _product_step(watch: Stopwatch, shape: Shape) -> Step:
-    label = f"product {shape.what}, {shape.rows} x {shape.columns} x {shape.inner}, {shape.precision}"
-    return Step(label, lambda: product(watch, shape), shape.flops, shape.precision)
+def _gemm(watch: Stopwatch, shape: GemmShape) -> Measurement:
+    label = f"GEMM {shape.what}, {shape.rows} x {shape.columns} x {shape.inner}, {shape.precision}"
+    return Measurement(label, lambda: time_gemm(watch, shape), shape.flops, shape.precision)
 
 
-def _attention_step(watch: Stopwatch, model: Model, seq: int, precision: Precision) -> Step:
+def _attention(watch: Stopwatch, model: Model, seq: int, precision: Precision) -> Measurement:
     flops = 3.5 * 2.0 * model.heads * seq**2 * model.head_dim
-    return Step(f"attention over {seq} tokens", lambda: attention(watch, model, seq, precision), flops, precision)
+    run = partial(time_attention, watch, model, seq, precision)
+    return Measurement(f"attention over {seq} tokens", run, flops, precision)
 
 
 def _sequences(model: Model) -> list[int]:
-    """Around the model's own; the first is short enough for any machine."""
+    """Around the model's sequence length; the first is short enough for any machine."""
     return sorted({min(128, model.seq_len), max(1, model.seq_len // 2), model.seq_len, 2 * model.seq_len})
 
 
-def _has_bf16(world: World) -> bool:
+def _has_bf16(world: ProbeWorld) -> bool:
     return world.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _measured(
-    world: World,
-    asked: Asked,
+def _result(
+    world: ProbeWorld,
+    options: ProbeOptions,
     precision: Precision,
-    results: list[Result],
+    results: list[Timing],
     sustained: float | None,
     left_out: int,
     took_seconds: float,
-) -> Measured:
+) -> ProbeResult:
     cuda = world.device.type == "cuda"
     card = torch.cuda.get_device_properties(world.device) if cuda else None
-    return Measured(
-        command=asked.command,
+    return ProbeResult(
+        command=options.command,
         date=date.today().isoformat(),
         took_seconds=took_seconds,
-        model=asked.model.name,
+        model=options.model.name,
         ranks=world.size,
         nodes=len(world.nodes),
         device="cuda" if cuda else "cpu",
@@ -146,13 +162,13 @@ def _measured(
         units=card.multi_processor_count if card else 1,
         device_memory_gib=card.total_memory / GIB if card else None,
         precision=precision,
-        host=host(),
-        products=tuple(done for done in results if isinstance(done, Product)),
-        attention=tuple(done for done in results if isinstance(done, Attention)),
-        traffic=next(done for done in results if isinstance(done, Traffic)),
-        launches=next(done for done in results if isinstance(done, Launches)),
-        collectives=tuple(done for done in results if isinstance(done, Collective)),
-        context_gib=world.most(context(world.device)) if cuda else None,
+        host=host_facts(),
+        products=tuple(done for done in results if isinstance(done, GemmTiming)),
+        attention=tuple(done for done in results if isinstance(done, AttentionTiming)),
+        traffic=next(done for done in results if isinstance(done, MemoryTraffic)),
+        launches=next(done for done in results if isinstance(done, LaunchOverhead)),
+        collectives=tuple(done for done in results if isinstance(done, CollectiveTiming)),
+        context_gib=world.max(context_gib(world.device)) if cuda else None,
         sustained_tflops=sustained,
         left_out=left_out,
     )

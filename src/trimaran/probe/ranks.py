@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from trimaran.probe.measure import Asked, Told, measure
-from trimaran.probe.measured import Measured
-from trimaran.probe.world import PATIENCE, join
+from trimaran.probe.measure import OnProgress, ProbeOptions, measure
+from trimaran.probe.result import ProbeResult
+from trimaran.probe.world import TIMEOUT, init_probe_world
 from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED
 from trimaran.processes.ranks import Rank, run_ranks
 from trimaran.processes.rendezvous import Rendezvous
@@ -24,43 +24,44 @@ class ProbeFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Doing:
+class ProbeProgress:
     what: str
     share: float
 
 
-def gpus_here() -> int:
+def count_gpus() -> int:
     """Counted without starting CUDA, which forked ranks could not start again."""
     return torch.cuda.device_count()
 
 
-def devices_here() -> int:
-    """Ranks that a probe starts where none are asked for: one per GPU, else one per core, but two at least."""
-    return gpus_here() or max(2, len(os.sched_getaffinity(0)))
+def default_ranks() -> int:
+    """One per GPU, or without any one per core, but two at least."""
+    return count_gpus() or max(2, len(os.sched_getaffinity(0)))
 
 
-def check_ranks(ranks: int, alone: bool) -> None:
-    """`alone`: all of them will be on this machine."""
-    gpus = gpus_here()
+def check_ranks(ranks: int, on_one_machine: bool) -> None:
+    gpus = count_gpus()
     if ranks < 1:
         raise Mistake(f"--ranks is {ranks}, but a probe needs at least 1.")
-    if alone and gpus and ranks > gpus:
+    if on_one_machine and gpus and ranks > gpus:
         raise Mistake(
             f"--ranks is {ranks}, but this machine has {gpus} GPUs, one for each rank; at most --ranks {gpus}."
         )
 
 
-def run_probe(ranks: int, asked: Asked, told: Told, rendezvous: Rendezvous | None) -> Measured | None:
-    """What rank 0 has measured together with the others; None in the other ranks of torchrun or SLURM."""
-    results: list[Measured] = []
+def run_probe(
+    ranks: int, options: ProbeOptions, on_progress: OnProgress, rendezvous: Rendezvous | None
+) -> ProbeResult | None:
+    """The result of rank 0; None in the other ranks of torchrun or SLURM."""
+    results: list[ProbeResult] = []
 
-    def receive(message: Doing | Measured) -> None:
-        if isinstance(message, Doing):
-            told(message.what, message.share)
+    def receive(message: ProbeProgress | ProbeResult) -> None:
+        if isinstance(message, ProbeProgress):
+            on_progress(message.what, message.share)
         else:
             results.append(message)
 
-    end = run_ranks(ranks, lambda rank: _measure_rank(rank, asked), PATIENCE, rendezvous, receive)
+    end = run_ranks(ranks, lambda rank: _measure_rank(rank, options), TIMEOUT, rendezvous, receive)
     if end.code == INTERRUPTED:
         raise KeyboardInterrupt
     if end.code == BAD_JOB and end.reason:
@@ -70,12 +71,13 @@ def run_probe(ranks: int, asked: Asked, told: Told, rendezvous: Rendezvous | Non
     return results[0] if results else None
 
 
-def _measure_rank(rank: Rank, asked: Asked) -> int:
-    def told(what: str, share: float) -> None:
+def _measure_rank(rank: Rank, options: ProbeOptions) -> int:
+    def on_progress(what: str, share: float) -> None:
         if rank.rank == 0:
-            rank.send(Doing(what, share))
+            rank.send(ProbeProgress(what, share))
 
-    result = measure(join(rank.rank, rank.local_rank, rank.world_size, rank.store), asked, told)
+    world = init_probe_world(rank.rank, rank.local_rank, rank.world_size, rank.store)
+    result = measure(world, options, on_progress)
     if rank.rank == 0:
         rank.send(result)
     if dist.is_initialized():

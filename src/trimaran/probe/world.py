@@ -1,4 +1,4 @@
-"""The processes that measure together: who is on which node, and the means by which they stay together."""
+"""ProbeWorld: the ranks that measure together, and on which nodes they are."""
 
 import socket
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from trimaran.spec import Mistake
 
-PATIENCE = timedelta(seconds=120)  # longer than any single measurement
+TIMEOUT = timedelta(seconds=120)  # longer than any single measurement
 
 
 @dataclass(frozen=True)
-class World:
+class ProbeWorld:
     device: torch.device
     rank: int = 0
     nodes: tuple[tuple[int, ...], ...] = ((0,),)  # the ranks of each
@@ -28,34 +28,34 @@ class World:
         return len(self.nodes[0])
 
     def mean(self, value: float, counts: bool = True) -> float:
-        """Over the ranks whose value counts. Nobody gets it before all have come: it is a barrier, too."""
+        """Over the ranks whose value counts. Also a barrier."""
         if self.size == 1:
             return value
         sums = torch.tensor([value if counts else 0.0, float(counts)], dtype=torch.float64)
-        dist.all_reduce(sums)  # on the CPU, by gloo, also where the devices have nccl
+        dist.all_reduce(sums)  # on the CPU, by gloo, also beside nccl
         return float(sums[0] / sums[1])
 
-    def most(self, value: float) -> float:
+    def max(self, value: float) -> float:
         if self.size == 1:
             return value
-        held = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(held, dist.ReduceOp.MAX)
-        return float(held)
+        largest = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return float(largest)
 
 
-def join(rank: int, local_rank: int, size: int, store: Any, host: str | None = None) -> World:
-    """Meet the others in the store. Ranks with the same host name are on one node."""
+def init_probe_world(rank: int, local_rank: int, size: int, store: Any, host: str | None = None) -> ProbeWorld:
+    """Join the process group through the store. Ranks with the same host name are on one node."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     if size == 1:
-        return World(device)
+        return ProbeWorld(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     hosts: list[str] = [""] * size
     dist.all_gather_object(hosts, host or socket.gethostname())
-    return World(device, rank, nodes_of(hosts))
+    return ProbeWorld(device, rank, nodes_of(hosts))
 
 
 def nodes_of(hosts: list[str]) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""Measured: what a probe saw, as plain numbers. Seconds are of one rank while all the others are as busy."""
+"""ProbeResult: what a probe measured. Seconds are of one rank while all others do the same."""
 
 from typing import Literal
 
@@ -10,10 +10,10 @@ from trimaran.spec.cluster import Precision
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
 
 
-class Product(Spec):
-    """A matrix product: rows x inner by inner x columns, as a linear layer does it."""
+class GemmTiming(Spec):
+    """rows x inner by inner x columns, as a linear layer computes it."""
 
-    what: str  # 'square', 'sweep', or the model's product and tensor ranks, such as 'qkv tp 2'
+    what: str  # 'square', 'sweep', or the model's layer and tensor ranks, such as 'qkv tp 2'
     precision: Precision
     rows: PositiveInt
     columns: PositiveInt
@@ -29,8 +29,8 @@ class Product(Spec):
         return self.flops / self.seconds / 1e12
 
 
-class Attention(Spec):
-    """Causal attention of `batch` sequences; the backward pass is what both take less the forward pass."""
+class AttentionTiming(Spec):
+    """Causal attention over `batch` sequences; both: forward and backward pass."""
 
     batch: PositiveInt
     heads: PositiveInt
@@ -41,27 +41,25 @@ class Attention(Spec):
 
     @property
     def forward_flops(self) -> float:
-        """Scores and values of the half that the causal mask leaves."""
+        """Scores and values of the half below the causal mask's diagonal."""
         return 2.0 * self.batch * self.heads * self.seq**2 * self.head_dim
 
 
-class Traffic(Spec):
-    """Memory traffic of one rank."""
-
+class MemoryTraffic(Spec):
     copy_gb_per_s: PositiveFloat  # read and written bytes of y = x
     triad_gb_per_s: PositiveFloat  # of z = x + s y
-    tokens: PositiveInt  # of the elementwise part of a layer: norms, residual sums, activation
+    tokens: PositiveInt  # of the elementwise part of a layer: norms, residual additions, activation
     hidden: PositiveInt
     elementwise_seconds: PositiveFloat  # its forward and backward pass
 
 
-class Launches(Spec):
-    kernel_seconds: PositiveFloat  # of a matrix product too small to matter
-    layer_seconds: PositiveFloat  # of the forward pass of a layer too small to matter
+class LaunchOverhead(Spec):
+    kernel_seconds: PositiveFloat  # a GEMM that takes no longer than its launch
+    layer_seconds: PositiveFloat  # the forward pass of such a layer
 
 
-class Collective(Spec):
-    """One message size. `bytes` is the whole buffer, as nccl-tests count it; `at_once` groups were at work together."""
+class CollectiveTiming(Spec):
+    """One message size. `bytes` is the whole buffer, as nccl-tests count it; `at_once` groups ran concurrently."""
 
     kind: CollectiveKind
     where: Literal["inside", "between"]
@@ -86,8 +84,8 @@ def bus_factor(kind: CollectiveKind, ranks: int) -> float:
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
 
-class Host(Spec):
-    """What the operating system and the driver say. No names, no addresses."""
+class HostFacts(Spec):
+    """From the operating system and the driver. No host names, no addresses."""
 
     cpu: str
     cores: PositiveInt  # that a process may use
@@ -99,7 +97,9 @@ class Host(Spec):
     network_gbit_per_s: dict[str, PositiveFloat]
 
 
-class Measured(Spec):
+class ProbeResult(Spec):
+    """Its fields are keys of `trimaran probe --json`."""
+
     command: str
     date: str
     took_seconds: PositiveFloat
@@ -110,21 +110,21 @@ class Measured(Spec):
     device_name: str
     units: PositiveInt
     device_memory_gib: PositiveFloat | None = None  # of a GPU
-    precision: Precision  # of the model's products
-    host: Host
-    products: tuple[Product, ...]
-    attention: tuple[Attention, ...]
-    traffic: Traffic
-    launches: Launches
-    collectives: tuple[Collective, ...]
-    context_gib: NonNegativeFloat | None = None  # of a GPU: what no tensor gets, with all libraries in use
-    sustained_tflops: PositiveFloat | None = None  # of a GPU: products without a pause, at its power limit
-    left_out: NonNegativeInt = 0  # measurements for which the time was not enough
+    precision: Precision  # of the model's GEMMs
+    host: HostFacts
+    products: tuple[GemmTiming, ...]
+    attention: tuple[AttentionTiming, ...]
+    traffic: MemoryTraffic
+    launches: LaunchOverhead
+    collectives: tuple[CollectiveTiming, ...]
+    context_gib: NonNegativeFloat | None = None  # of a GPU: memory outside the allocator, with all libraries in use
+    sustained_tflops: PositiveFloat | None = None  # of a GPU: GEMMs back to back, at its power limit
+    left_out: NonNegativeInt = 0  # measurements that were skipped for lack of time
 
     def best_tflops(self, precision: Precision) -> float | None:
-        return max((product.tflops for product in self.products if product.precision == precision), default=None)
+        return max((gemm.tflops for gemm in self.products if gemm.precision == precision), default=None)
 
-    def of_kind(self, kind: CollectiveKind, where: str) -> list[Collective]:
-        """Smallest message first, the largest group last."""
-        found = [c for c in self.collectives if (c.kind, c.where) == (kind, where)]
-        return sorted(found, key=lambda c: (c.ranks, c.bytes))
+    def of_kind(self, kind: CollectiveKind, where: str) -> list[CollectiveTiming]:
+        """By group size, then by message size."""
+        timings = [c for c in self.collectives if (c.kind, c.where) == (kind, where)]
+        return sorted(timings, key=lambda c: (c.ranks, c.bytes))
