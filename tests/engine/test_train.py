@@ -48,11 +48,13 @@ def test_the_prediction_comes_before_the_first_iteration(run: tuple[Path, str]) 
 def test_our_importer_reads_the_log_as_the_job_that_ran(run: tuple[Path, str]) -> None:
     (trial,) = read_file(run[0] / "train.log").trials
     ran = Setup.of_job(apply_settings(load_job("tiny"), [s for s in LAYOUT if "=" in s]))
-    # A log does not tell the machine, and counts the padding of the vocabulary.
-    told = ran.replace(device=None, devices_per_node=None, nodes=None, vocab=512, environment={})
-    assert trial.setup.replace(environment={}) == told
+    # A log does not name the machine, and its vocabulary is padded.
+    logged = ran.replace(device=None, devices_per_node=None, nodes=None, vocab=512, environment={})
+    assert trial.setup.replace(environment={}) == logged
     assert trial.outcome.status == "ok"
-    assert (trial.outcome.warmup or 0) + (trial.outcome.iterations or 0) == 6
+    records = [json.loads(line) for line in (run[0] / "metrics.jsonl").read_text().splitlines()]
+    assert trial.outcome.warmup == sum(record["warm_up"] for record in records)
+    assert (trial.outcome.warmup, trial.outcome.iterations) == (2, 4)
 
 
 def test_metrics_have_a_record_for_every_iteration(run: tuple[Path, str]) -> None:

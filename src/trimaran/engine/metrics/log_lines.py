@@ -62,38 +62,6 @@ def validation_line(iteration: int, loss: float) -> str:
     return f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
 
 
-def argument_lines(job: Job) -> list[str]:
-    """The job as Megatron prints its arguments, so that a log is complete."""
-    model, layout = job.model, job.layout
-    arguments = {
-        "framework": job.trainer.name,
-        "num_layers": model.layers,
-        "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.heads,
-        "group_query_attention": model.kv_heads < model.heads,
-        "num_query_groups": model.kv_heads,
-        "swiglu": model.mlp == "swiglu",
-        "seq_length": model.seq_len,
-        "padded_vocab_size": model.vocab_rows(layout.tp),
-        "data_parallel_size": layout.dp,
-        "tensor_model_parallel_size": layout.tp,
-        "pipeline_model_parallel_size": layout.pp,
-        "virtual_pipeline_model_parallel_size": layout.virtual_stages if layout.virtual_stages > 1 else None,
-        "sequence_parallel": layout.sequence_parallel,
-        "zero_stage": layout.zero,
-        "recompute_granularity": None if layout.recompute == "none" else layout.recompute,
-        "micro_batch_size": layout.micro_batch,
-        "global_batch_size": job.batch.size,
-        "world_size": layout.devices,
-        "bf16": job.precision in ("bf16", "fp8"),
-        "fp16": job.precision == "fp16",
-        "fp8": "hybrid" if job.precision == "fp8" else None,
-        "optimizer": job.optimizer,
-    }
-    return [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]
-
-
 def memory_lines(iteration: int, peaks_gib: list[float], ranks_per_stage: int) -> list[str]:
     """Megatron's memory report: one line per pipeline stage, with the number of the stage's first rank."""
     return [

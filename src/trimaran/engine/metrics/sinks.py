@@ -15,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trimaran.engine.metrics.log_lines import (
     StepMetrics,
-    argument_lines,
     iteration_line,
     memory_lines,
     validation_line,
 )
+from trimaran.export.argument_dump import argument_lines
 from trimaran.spec import Job
 from trimaran.spec.job import WARM_UP_ITERATIONS
 

@@ -12,13 +12,18 @@ import numpy.typing as npt
 from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure, stronger
 from trimaran.ledger.reading import Unread, trial_id
 from trimaran.spec import Outcome, Setup, Source, Trial
+from trimaran.spec.job import WARM_UP_ITERATIONS
 
 
-def warmup_of(iterations: int) -> int:
-    """How many of the first iterations are left out: they compile, allocate and fill caches."""
+def warm_up_iterations(iterations: int, framework: str | None) -> int:
+    """How many of the first iterations are left out: they compile, allocate and fill caches. Of our own trainer as many
+    as in the metrics of a run, so that a log and a trial of the same run have the same median."""
+    if framework == OUR_TRAINER:
+        return min(WARM_UP_ITERATIONS, iterations - 1)
     return 0 if iterations <= 1 else min(5, max(1, iterations // 5))
 
 
+OUR_TRAINER = "trimaran"
 _MIB_PER_GIB = 1024.0
 _TEXT_LENGTH = 300  # of an unusable line that is shown
 
@@ -120,7 +125,7 @@ class LoggedRun:
         at = bisect_left(self.numbers, number)
         return at < len(self.numbers) and self.numbers[at] == number and self.prints[at] == hash(text)
 
-    def timing(self) -> StepTiming:
+    def timing(self, framework: str | None) -> StepTiming:
         batches = np.array(self.batch, dtype=np.int64)
         changes = np.flatnonzero(np.diff(batches))
         start = int(changes[-1]) + 1 if len(changes) else 0
@@ -131,7 +136,7 @@ class LoggedRun:
             tflops = np.array(self.tflops)[start:][timed]
         else:
             tflops = np.array(self.tflops)[start:]
-        skip = warmup_of(len(seconds))
+        skip = warm_up_iterations(len(seconds), framework)
         used = seconds[skip:]
         batch = int(batches[-1]) or None
         notes = tuple(_notes(batches, start, len(used), self.interval()))
@@ -170,7 +175,7 @@ def _notes(batches: npt.NDArray[np.int64], start: int, used: int, interval: int)
 def trial_of(run: LoggedRun, file: str, setup: Setup, formula: str | None, several: bool) -> Trial:
     """Named by the file, the place of the run in it and its first iteration: a log that has grown keeps its trials."""
     name = PurePath(file).name.removesuffix(".gz")
-    timing = run.timing() if run.numbers else None
+    timing = run.timing(setup.framework) if run.numbers else None
     failure = run.failure
     if timing and timing.batch:
         setup = setup.replace(gbs=timing.batch)
