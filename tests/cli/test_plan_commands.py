@@ -153,8 +153,8 @@ def test_shape_explains_why_14400_is_slow(trimaran: Command) -> None:
     assert best[14400]["seconds_per_billion"] > best[13824]["seconds_per_billion"]
     assert best[14400]["seconds_per_billion"] > best[14336]["seconds_per_billion"]
     flaws = " ".join(argument["text"] for argument in best[14400]["arguments"] if not argument["good"])
-    assert "1800 is no multiple of 64" in flaws
-    assert "225 is no multiple of 8" in flaws
+    assert "1800 is not a multiple of 64" in flaws
+    assert "225 is not a multiple of 8" in flaws
     words = trimaran(*command, *widths, "--trainer", "megatron-deepspeed-2022").out
     assert "✗ hidden 14400/8 = 1800" in words
 

@@ -5,8 +5,8 @@ import pytest
 from trimaran.cost.parameters import total_parameters
 from trimaran.planner.question import Question, make_batch, parse_fix, with_nodes
 from trimaran.planner.ranking import search
-from trimaran.planner.shapes import models, ranked
-from trimaran.planner.sizes import fewest_nodes, largest_model, shape
+from trimaran.planner.shapes import rank_shapes, shapes_of_size
+from trimaran.planner.sizes import fewest_nodes, gpt_of_depth, largest_model
 from trimaran.spec import Mistake, presets
 
 A100 = presets.cluster("jean-zay-a100-80gb")
@@ -21,15 +21,15 @@ def asked(model: str = "gpt3-175b", trainer: str = "trimaran", **more: object) -
 def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
     """BigScience measured it: at TP 8 a width of 14400 leaves 1800 a device, and lost a quarter of the speed."""
     question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
-    shapes = ranked(question, models(200e9, 250880, 2048, [14400, 13824, 14336], [64]), top=20)
+    shapes = rank_shapes(question, shapes_of_size(200e9, 250880, 2048, [14400, 13824, 14336], [64]), top=20)
     widths = [shaped.model.hidden for shaped in shapes]
     assert set(widths) == {14400, 13824, 14336}
     best = {width: widths.index(width) for width in set(widths)}
     assert best[14400] > max(best[13824], best[14336])
-    said = {a.kind: a for a in shapes[best[14400]].arguments if not a.good}
-    assert "1800 is no multiple of 64" in str([a.text for a in shapes[best[14400]].arguments if a.kind == "tile"])
-    assert "225 is no multiple of 8" in said["head"].text
-    good = shapes[best[13824]].arguments
+    said = {a.kind: a for a in shapes[best[14400]].reasons if not a.good}
+    assert "1800 is not a multiple of 64" in str([a.text for a in shapes[best[14400]].reasons if a.kind == "tile"])
+    assert "225 is not a multiple of 8" in said["head"].text
+    good = shapes[best[13824]].reasons
     assert all(a.good for a in good if a.kind in ("tile", "head"))
     assert any("1728 = 27 x 64" in a.text for a in good)
 
@@ -37,14 +37,16 @@ def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
 def test_an_odd_head_dimension_is_slower() -> None:
     """The notes: 13824 with 128 heads, which are 108 wide, was about a third slower."""
     question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
-    shapes = ranked(question, models(200e9, 250880, 2048, [13824], [64, 128]), top=10, every_head_count=True)
+    shapes = rank_shapes(
+        question, shapes_of_size(200e9, 250880, 2048, [13824], [64, 128]), top=10, every_head_count=True
+    )
     each = {shaped.model.heads: shaped.seconds_per_billion for shaped in reversed(shapes)}
     assert each[128] > each[64]
 
 
 @pytest.mark.parametrize("size", [350e6, 1.3e9, 13e9, 175e9, 1e12])
 def test_shapes_have_the_size_asked_for(size: float) -> None:
-    found = models(size, 50257, 2048)
+    found = shapes_of_size(size, 50257, 2048)
     assert found
     for model in found:
         assert total_parameters(model) == pytest.approx(size, rel=0.05)
@@ -53,9 +55,9 @@ def test_shapes_have_the_size_asked_for(size: float) -> None:
 
 def test_a_size_nothing_reaches_is_a_sentence() -> None:
     with pytest.raises(Mistake, match="No shape comes within 5%"):
-        models(1000, 50257, 2048)
-    with pytest.raises(Mistake, match="loosen --hidden"):
-        models(175e9, 50257, 2048, hiddens=[64])
+        shapes_of_size(1000, 50257, 2048)
+    with pytest.raises(Mistake, match="allow other values of hidden"):
+        shapes_of_size(175e9, 50257, 2048, hiddens=[64])
 
 
 @pytest.mark.parametrize(("cluster", "precision"), [(A100, "bf16"), (V100, "fp16")])
@@ -96,7 +98,7 @@ def test_on_one_device_the_largest_model_is_found_to_a_layer() -> None:
 
 
 def test_the_aspect_of_gpt3_gives_gpt3() -> None:
-    made, gpt3 = shape(96), presets.model("gpt3-175b")
+    made, gpt3 = gpt_of_depth(96), presets.model("gpt3-175b")
     assert (made.layers, made.hidden, made.heads) == (gpt3.layers, gpt3.hidden, gpt3.heads)
 
 

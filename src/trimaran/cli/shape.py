@@ -15,7 +15,7 @@ from trimaran.cli.plan import (
 )
 
 if TYPE_CHECKING:
-    from trimaran.planner.shapes import Shaped
+    from trimaran.planner.shapes import RankedShape
 
 
 def shape(
@@ -46,7 +46,7 @@ def shape(
     from rich.console import Console
 
     from trimaran.planner.question import Question
-    from trimaran.planner.shapes import models, ranked
+    from trimaran.planner.shapes import rank_shapes, shapes_of_size
     from trimaran.spec import Mistake
 
     for name, values in (("--hidden", hidden), ("--heads", heads), ("--layers", layers)):
@@ -55,9 +55,9 @@ def shape(
     fixed = [*(fix or []), *([f"tp={tp}"] if tp is not None else [])]
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
     asked = Question.of("gpt-1b3", on, gbs, nodes, fix=fixed, **options)
-    shapes = models(_size(params), vocab, seq, hidden or (), heads or (), layers or ())
+    shapes = shapes_of_size(_size(params), vocab, seq, hidden or (), heads or (), layers or ())
     with Console(stderr=True).status(f"looking at {len(shapes)} shapes"):
-        found = ranked(asked, shapes, top, every_head_count=bool(heads))
+        found = rank_shapes(asked, shapes, top, every_head_count=bool(heads))
     if json:
         from trimaran.cli.show import print_json
 
@@ -78,9 +78,9 @@ def _size(text: str) -> float:
     return size
 
 
-def _record(shaped: "Shaped", best: "Shaped") -> dict[str, Any]:
-    model, layout = shaped.model, shaped.found.layout(0)
-    seconds = float(shaped.found.seconds[0])
+def _record(shaped: "RankedShape", best: "RankedShape") -> dict[str, Any]:
+    model, layout = shaped.model, shaped.best.layout
+    seconds = shaped.best.seconds
     return {
         "layers": model.layers,
         "hidden": model.hidden,
@@ -90,30 +90,30 @@ def _record(shaped: "Shaped", best: "Shaped") -> dict[str, Any]:
         "vocab": model.vocab,
         "padded_vocab": model.vocab_rows(layout.tp),
         "parameters": shaped.parameters,
-        "nodes": layout.devices // shaped.question.cluster.devices_per_node,
+        "nodes": shaped.best.nodes,
         "layout": layout.to_dict(),
         "seconds": seconds,
         "seconds_per_billion": shaped.seconds_per_billion,
         "slower": shaped.seconds_per_billion / best.seconds_per_billion - 1,
-        "tokens_per_second": shaped.question.batch.size * model.seq_len / seconds,
-        "memory_gib": float(shaped.found.memory_gib[0]),
-        "arguments": [{"kind": a.kind, "text": a.text, "good": a.good} for a in shaped.arguments],
+        "tokens_per_second": shaped.best.question.batch.size * model.seq_len / seconds,
+        "memory_gib": shaped.best.memory_gib,
+        "arguments": [{"kind": a.kind, "text": a.text, "good": a.good} for a in shaped.reasons],
     }
 
 
-def _print(found: "list[Shaped]") -> None:
+def _print(found: "list[RankedShape]") -> None:
     from trimaran.cli.show import console, table
 
-    asked, rows = found[0].question, []
+    asked, rows = found[0].best.question, []
     for shaped in found:
-        model, layout = shaped.model, shaped.found.layout(0)
+        model, layout = shaped.model, shaped.best.layout
         rows.append(
             [
                 f"{shaped.parameters / 1e9:.4g}B",
                 *(str(value) for value in (model.layers, model.hidden, model.heads, layout.dp, layout.tp, layout.pp)),
                 str(layout.micro_batch),
-                f"{shaped.found.memory_gib[0]:.0f}GB",
-                f"{shaped.found.seconds[0]:.2f}",
+                f"{shaped.best.memory_gib:.0f}GB",
+                f"{shaped.best.seconds:.2f}",
                 f"{shaped.seconds_per_billion:.4f}",
                 f"{shaped.seconds_per_billion / found[0].seconds_per_billion - 1:+.1%}",
             ]
@@ -126,6 +126,6 @@ def _print(found: "list[Shaped]") -> None:
     out = console()
     out.print(table(title, header, rows, left=()))
     for shaped in found:
-        said = "; ".join(("" if a.good else "✗ ") + a.text for a in sorted(shaped.arguments, key=lambda a: a.good))
+        said = "; ".join(("" if a.good else "✗ ") + a.text for a in sorted(shaped.reasons, key=lambda a: a.good))
         out.print(f"[bold]{shaped.model.name}[/]: {said}.", highlight=False)
-    out.print("✗ costs speed. What a shape learns per token is not weighed here, only what a step takes.", style="dim")
+    out.print("✗ costs speed. Only the time of a step is compared, not what a shape learns per token.", style="dim")

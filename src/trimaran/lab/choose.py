@@ -1,4 +1,4 @@
-"""Which Jobs a sweep is: every combination that is possible, the cheapest information first."""
+"""Which trials a sweep consists of: every combination that is possible, the fastest predicted first."""
 
 import itertools
 import json
@@ -36,10 +36,10 @@ class Refused:
 
 
 def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
-    """By predicted seconds, those that are predicted not to fit last: a fast trial costs little and tells most."""
+    """By predicted seconds, those predicted not to fit last; and what is impossible, with the reason."""
     jobs, refused, seen = [], [], set()
     for settings in combinations(sweep):
-        more = following(sweep, settings)
+        more = implied_settings(sweep, settings)
         label = label_of({**settings, **{field: value for field, value in more.items() if field == "layout.dp"}})
         try:
             made = {**settings, **more}
@@ -51,21 +51,17 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         except Mistake as why:
             refused.append(Refused(label, str(why)))
             continue
-        same = sameness(job)
-        if same not in seen:
-            seen.add(same)
+        key = equivalence_key(job)
+        if key not in seen:
+            seen.add(key)
             jobs.append((label, job.replace(name=f"{sweep.name} {label}")))
-    return ordered(jobs), refused
+    return sorted(predicted(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
 
 
-def sameness(job: Job) -> str:
-    """Equal for combinations that come to the same: one replica has nothing to shard."""
+def equivalence_key(job: Job) -> str:
+    """Equal for combinations that are the same training: with one replica ZeRO has nothing to shard."""
     layout = job.layout.replace(zero=0) if job.layout.dp == 1 else job.layout
     return job.replace(name="", layout=layout.model_dump()).to_json()
-
-
-def ordered(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
-    return sorted(predicted(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds))
 
 
 def combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
@@ -75,9 +71,9 @@ def combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
             yield {**together, **dict(values)}
 
 
-def following(sweep: Sweep, settings: dict[str, Any]) -> dict[str, Any]:
-    """What the settings leave open and follows from them: dp from the devices, nodes from the layout. On a machine of
-    processes `changed` makes as many as the layout has."""
+def implied_settings(sweep: Sweep, settings: dict[str, Any]) -> dict[str, Any]:
+    """What the settings imply without stating it: dp from the devices, nodes from the layout. On a machine of
+    processes `apply_settings` makes as many as the layout has."""
     base = sweep.base
     axes = {name: settings.get(f"layout.{name}", getattr(base.layout, name)) for name in ("dp", "tp", "pp")}
     if any(not isinstance(size, int) or size < 1 for size in axes.values()):

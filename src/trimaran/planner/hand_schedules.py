@@ -9,7 +9,7 @@ from trimaran.spec import Mistake
 
 @dataclass(frozen=True)
 class HandStage:
-    """A line of a schedule: from this batch on, so many nodes and this micro batch (and this cut, if given)."""
+    """From this batch on, so many nodes and this micro batch (and this tp and pp, if given)."""
 
     nodes: int
     batch: int
@@ -29,7 +29,7 @@ class HandStage:
 
 @dataclass(frozen=True)
 class HandSchedule:
-    """None where some batch cannot run at all. `passed_over`: stages that never run, and why."""
+    """`schedule` is None where some batch cannot run at all; `passed_over`: stages that never run, and why."""
 
     schedule: RampSchedule | None
     passed_over: tuple[str, ...]

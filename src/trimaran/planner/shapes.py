@@ -1,18 +1,17 @@
-"""Which shape of a given size trains fastest: layers x hidden x heads, each with its best layout and the arguments."""
+"""Which shape of a given size trains fastest: layers x hidden x heads, each in its best layout, with the reasons."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
-
-import numpy as np
 
 from trimaran.cost.columns import Columns
 from trimaran.cost.gemm import wave_efficiency
 from trimaran.cost.parameters import layer_parameters, total_parameters
 from trimaran.cost.time import fused_softmax
 from trimaran.planner.candidates import divisors
+from trimaran.planner.plan import RankedLayout, ranked_layouts
 from trimaran.planner.question import Question
-from trimaran.planner.ranking import Ranking, search
+from trimaran.planner.ranking import search
 from trimaran.spec import Mistake, Model
 
 TOLERANCE = 0.05  # of the target size
@@ -21,9 +20,9 @@ HEAD_DIMS = (64, 256)
 DEPTHS, HEAD_COUNTS = 3, 2  # tried for each width
 USUAL_HEAD = 128
 MOST_LAYERS = 1024
-SPARE = 2  # shapes costed with every layout beyond those shown, for the first look is not the last
+SPARE = 2  # shapes costed with every layout beyond those shown, because the first ranking is approximate
 
-# What a first look at a shape needs: layouts people use, in a hundredth of the time.
+# A first ranking of the shapes costs only layouts in common use, in a hundredth of the time.
 COMMON = {
     "schedule": frozenset(["1f1b"]),
     "mbs": frozenset([1, 2, 4, 8]),
@@ -33,7 +32,7 @@ COMMON = {
 
 
 @dataclass(frozen=True)
-class Argument:
+class ShapeReason:
     """One reason why a shape is fast or slow on this device; `good` means that nothing is lost."""
 
     kind: str
@@ -42,23 +41,22 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Shaped:
-    question: Question  # with this shape as its model
-    found: Ranking
+class RankedShape:
+    best: RankedLayout  # its question has this shape as its model
     parameters: int
-    arguments: tuple[Argument, ...]
+    reasons: tuple[ShapeReason, ...]
 
     @property
     def model(self) -> Model:
-        return self.question.model
+        return self.best.question.model
 
     @property
     def seconds_per_billion(self) -> float:
         """Seconds per iteration and 10^9 parameters: what the ranking is by."""
-        return float(self.found.seconds[0]) / self.parameters * 1e9
+        return self.best.seconds / self.parameters * 1e9
 
 
-def models(
+def shapes_of_size(
     target: float,
     vocab: int,
     seq_len: int,
@@ -80,16 +78,22 @@ def models(
     if not found:
         raise Mistake(
             f"No shape comes within {TOLERANCE:.0%} of {target / 1e9:g}B parameters with a vocabulary of {vocab};"
-            + (" loosen --hidden, --heads or --layers." if hiddens or heads or layers else " a size from 10M on does.")
+            + (
+                " allow other values of hidden, heads or layers."
+                if hiddens or heads or layers
+                else " a size from 10M on does."
+            )
         )
     return found
 
 
-def ranked(question: Question, shapes: Sequence[Model], top: int, every_head_count: bool = False) -> list[Shaped]:
+def rank_shapes(
+    question: Question, shapes: Sequence[Model], top: int, every_head_count: bool = False
+) -> list[RankedShape]:
     """The `top` shapes by seconds per iteration and parameter.
 
-    All are looked at with common layouts, then the best with every layout. Of one width and depth only the best number
-    of heads is kept, unless every one is asked for: where they make no difference, that with the usual dimension.
+    All are ranked with common layouts, then the best with every layout. Of one width and depth only the best number of
+    heads is kept, unless every one is asked for; where it makes no difference, the one with the usual head dimension.
     """
     first: dict[tuple[int, ...], tuple[float, int, Model]] = {}
     for model in shapes:
@@ -98,24 +102,25 @@ def ranked(question: Question, shapes: Sequence[Model], top: int, every_head_cou
             key = (model.hidden, model.layers, model.heads if every_head_count else 0)
             each = round(float(found.seconds[0]) / total_parameters(model) * 1e9, 6)
             entry = (each, abs(model.head_dim - USUAL_HEAD), model)
-            first[key] = min(first.get(key, entry), entry, key=lambda seen: seen[:2])
-    shaped = []
-    for _, _, model in sorted(first.values(), key=lambda seen: seen[:2])[: top + SPARE]:
+            first[key] = min(first.get(key, entry), entry, key=lambda entry: entry[:2])
+    ranked = []
+    for _, _, model in sorted(first.values(), key=lambda entry: entry[:2])[: top + SPARE]:
         asked = question.replace(model=model)
-        found = search(asked, keep=1)
-        shaped.append(Shaped(asked, found, total_parameters(model), arguments(asked, found)))
-    if not shaped:
+        found = search(asked, keep=1).take(slice(1))
+        (best,) = ranked_layouts(asked, found)
+        ranked.append(RankedShape(best, total_parameters(model), _reasons(best, found.rows)))
+    if not ranked:
         raise Mistake(
             f"None of {len(shapes)} shapes trains on {question.cluster.nodes} nodes of {question.cluster.name} with a"
             f" batch of {question.batch.size}; `trimaran fit --on {question.cluster.name}` says what does."
         )
-    return sorted(shaped, key=lambda shape: shape.seconds_per_billion)[:top]
+    return sorted(ranked, key=lambda shape: shape.seconds_per_billion)[:top]
 
 
-def arguments(question: Question, found: Ranking) -> tuple[Argument, ...]:
-    """Tiles, waves, head dimension, softmax and vocabulary of a shape in its best layout."""
-    model, rows = question.model, found.rows.take(np.array([0]))
-    layout = found.layout(0)
+def _reasons(best: RankedLayout, rows: Columns) -> tuple[ShapeReason, ...]:
+    """Tiles, waves, head dimension, softmax and vocabulary of a shape in its best layout, which is the row."""
+    question, layout = best.question, best.layout
+    model = question.model
     tiles = [_tile(name, width, layout.tp) for name, width in (("hidden", model.hidden), ("ffn", model.ffn_hidden))]
     gpu = question.cluster.device.is_gpu
     return (
@@ -127,43 +132,47 @@ def arguments(question: Question, found: Ranking) -> tuple[Argument, ...]:
     )
 
 
-def _tile(name: str, width: int, tp: int) -> Argument:
+def _tile(name: str, width: int, tp: int) -> ShapeReason:
     own = width / tp
     good = own % 64 == 0
     multiple = 128 if own % 128 == 0 else 64
-    why = f"= {own / multiple:.0f} x {multiple}" if good else f"is no multiple of 64 ({own / 64:.2f} x 64)"
-    return Argument("tile", f"{name} {width}/{tp} = {own:g} {why}", good)
+    why = f"= {own / multiple:.0f} x {multiple}" if good else f"is not a multiple of 64 ({own / 64:.2f} x 64)"
+    return ShapeReason("tile", f"{name} {width}/{tp} = {own:g} {why}", good)
 
 
-def _wave(question: Question, mbs: int, tp: int) -> Argument:
-    """Of the MLP's first product, the largest of a layer."""
+def _wave(question: Question, mbs: int, tp: int) -> ShapeReason:
+    """Of the MLP's first GEMM, the largest of a layer."""
     model, device = question.model, question.cluster.device
     full = float(wave_efficiency(device, mbs * model.seq_len, model.ffn_hidden / tp))
-    return Argument("wave", f"waves of tiles fill {full:.0%} of {device.units} units in the MLP", full >= 0.9)
+    return ShapeReason("wave", f"waves of tiles fill {full:.0%} of {device.units} units in the MLP", full >= 0.9)
 
 
-def _head(model: Model) -> Argument:
+def _head(model: Model) -> ShapeReason:
     good = model.head_dim % 8 == 0
-    why = f"= {model.head_dim // 8} x 8" if good else "is no multiple of 8: attention without tensor cores' fast path"
-    return Argument("head", f"head dimension {model.head_dim} {why}", good)
+    why = (
+        f"= {model.head_dim // 8} x 8"
+        if good
+        else "is not a multiple of 8: no fast path of the tensor cores in attention"
+    )
+    return ShapeReason("head", f"head dimension {model.head_dim} {why}", good)
 
 
-def _softmax(question: Question, rows: Columns) -> Argument:
+def _softmax(question: Question, rows: Columns) -> ShapeReason:
     kind = question.trainer.attention
     if kind == "flash":
-        return Argument("softmax", "flash attention, no softmax kernel to satisfy", True)
+        return ShapeReason("softmax", "flash attention, no softmax kernel to satisfy", True)
     each = int(rows.heads[0] / rows.tp[0] * rows.mbs[0])
     if kind == "naive":
-        return Argument("softmax", "softmax is not fused", False)
+        return ShapeReason("softmax", "softmax is not fused", False)
     if bool(fused_softmax(rows)[0]):
-        return Argument("softmax", f"fused softmax applies (heads/tp x mbs = {each}, a multiple of 4)", True)
-    why = f"heads/tp x mbs = {each} is no multiple of 4" if each % 4 else f"sequence {question.model.seq_len}"
-    return Argument("softmax", f"no fused softmax: {why}", False)
+        return ShapeReason("softmax", f"fused softmax applies (heads/tp x mbs = {each}, a multiple of 4)", True)
+    why = f"heads/tp x mbs = {each} is not a multiple of 4" if each % 4 else f"sequence {question.model.seq_len}"
+    return ShapeReason("softmax", f"no fused softmax: {why}", False)
 
 
-def _vocabulary(model: Model, tp: int) -> Argument:
+def _vocabulary(model: Model, tp: int) -> ShapeReason:
     padded = model.vocab_rows(tp)
-    return Argument("vocabulary", f"vocabulary {model.vocab} padded to {padded} = {padded // tp} a rank", True)
+    return ShapeReason("vocabulary", f"vocabulary {model.vocab} padded to {padded} = {padded // tp} a rank", True)
 
 
 def _widths(target: float) -> Iterator[int]:

@@ -37,7 +37,7 @@ def fewest_nodes(question: Question, most: int = MOST_NODES) -> Plan:
     )
 
 
-def shape(layers: int, aspect: float = ASPECT, step: int = STEP, **more: Any) -> Model:
+def gpt_of_depth(layers: int, aspect: float = ASPECT, step: int = STEP, **more: Any) -> Model:
     """A GPT of this depth: hidden = aspect x layers, rounded to heads of 128 in such steps."""
     heads = max(1, round(aspect * layers / HEAD / step)) * step
     hidden = heads * HEAD
@@ -56,7 +56,7 @@ def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Plan, Mod
     smallest = {"mbs": frozenset([1]), "recompute": frozenset(["full"])}
 
     def fits(layers: int) -> bool:
-        tight = question.replace(model=shape(layers, aspect, **more), fixed={**smallest, **question.fixed})
+        tight = question.replace(model=gpt_of_depth(layers, aspect, **more), fixed={**smallest, **question.fixed})
         return len(search(tight, "memory", keep=1)) > 0
 
     low, high = 0, step
@@ -69,10 +69,10 @@ def largest_model(question: Question, aspect: float = ASPECT) -> tuple[Plan, Mod
         if fits(further):
             low, high = further, further + step
     if not low:
-        model = shape(step, aspect, **more)
+        model = gpt_of_depth(step, aspect, **more)
         raise Mistake(
             f"Not even {step} layers of hidden {model.hidden} train on {question.cluster.nodes} nodes of"
             f" {question.cluster.name} with a batch of {question.batch.size}."
         )
-    there = question.replace(model=shape(low, aspect, **more))
-    return make_plan(there, SHOWN), shape(high, aspect, **more)
+    there = question.replace(model=gpt_of_depth(low, aspect, **more))
+    return make_plan(there, SHOWN), gpt_of_depth(high, aspect, **more)

@@ -62,7 +62,7 @@ def timeline(
 
 
 def order(schedule: Schedule, stage: int, stages: int, micro_batches: int, virtual: int = 1) -> list[Work]:
-    """What a stage does, in order. 1F1B: as many forwards as stages follow, then one backward after each forward."""
+    """The passes of a stage, in order. 1F1B: as many forwards as stages follow, then a backward after each forward."""
     if schedule == "interleaved":
         forwards = [_interleaved(k, stages, virtual) for k in range(micro_batches * virtual)]
         warm_up = (stages - stage - 1) * 2 + (virtual - 1) * stages
@@ -78,7 +78,7 @@ def order(schedule: Schedule, stage: int, stages: int, micro_batches: int, virtu
 
 
 def idle_share(spans: list[Span], stages: int) -> float:
-    """Share of the stages' time between first start and last end in which they do nothing."""
+    """Share of the stages' time, between the first start and the last end, in which they are idle."""
     whole = max(span.end for span in spans)
     return 1 - sum(span.end - span.start for span in spans) / (whole * stages)
 
@@ -91,7 +91,7 @@ def _interleaved(k: int, stages: int, virtual: int) -> tuple[int, int]:
 
 
 def _ready(work: Work, stage: int, stages: int, virtual: int, done: dict[tuple[Work, int], float]) -> float | None:
-    """When what this work needs is there, or None where it is not yet known."""
+    """When the inputs of this work are available, or None while that is not known."""
     if work.pass_ == "forward":
         if stage == 0 and work.chunk == 0:
             return 0.0
