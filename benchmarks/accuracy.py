@@ -9,12 +9,11 @@ import sys
 import numpy as np
 
 from trimaran.cost.identify import step_flops
-from trimaran.learn.clusters import cluster_of
-from trimaran.learn.rows import teaching, trainer_name
 from trimaran.learn.score import predict_trials, score
+from trimaran.learn.trials import calibration_trials, trainer_of
 from trimaran.learn.validate import leave_tables_out
 from trimaran.ledger.published import published
-from trimaran.spec import TrainerProfile, Trial, presets
+from trimaran.spec import Trial, presets
 
 CONTRADICTORY = {"s000-L447"}  # the audit: its time does not scale with its batch
 LEFT_OUT = {  # cluster: (framework, what makes a table, bar)
@@ -24,10 +23,6 @@ LEFT_OUT = {  # cluster: (framework, what makes a table, bar)
     "selene": ("megatron-lm", lambda t: f"{t.setup.hidden} x {t.setup.layers}", 0.10),
 }
 BARS = {"a100-80gb megatron-deepspeed": 0.03, "v100 megatron-deepspeed": 0.06, "a64fx megatron-deepspeed": 0.06}
-
-
-def trainer(trial: Trial) -> TrainerProfile:
-    return presets.trainer(trainer_name(trial))
 
 
 def constant_rule(trials: list[Trial], tflops: float) -> str:
@@ -42,8 +37,8 @@ def constant_rule(trials: list[Trial], tflops: float) -> str:
 
 def main() -> int:
     missed = 0
-    rows = teaching(published())
-    predicted = predict_trials(rows, cluster_of, trainer)
+    rows = calibration_trials(published())
+    predicted = predict_trials(rows)
     print("Shipped constants on the published rows (forced corrections applied):")
     groups: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
@@ -71,7 +66,7 @@ def main() -> int:
     for name, (framework, table, bar) in LEFT_OUT.items():
         cluster = presets.cluster(name)
         own = [t for t in rows if t.setup.framework == framework and t.setup.device == cluster.device.name]
-        left = leave_tables_out(own, cluster, trainer, table)
+        left = leave_tables_out(own, cluster, trainer_of, table)
         verdict = "" if bar is None else f" (bar {bar:.0%}: {'met' if left.mape <= bar else 'MISSED'})"
         missed += "MISSED" in verdict or not 0.7 <= left.coverage <= 0.9
         print(f"Tables left out, {name}: {left.mape:.2%}{verdict}; interval holds {left.coverage:.0%} (bar 70-90 %)")

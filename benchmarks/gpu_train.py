@@ -29,8 +29,7 @@ import other_trainers
 from arguments import job_argument, require_gpu
 from gpu_steps import GPU, Step, ours, timed
 from trimaran.cli.show import print_table
-from trimaran.cost.flops import FORMULAS
-from trimaran.cost.flops import Step as Work
+from trimaran.cost.flops import FORMULAS, TrainingStep
 from trimaran.data.source import source_of
 from trimaran.engine.loop.batches import batch
 from trimaran.spec import Job, Model
@@ -206,7 +205,7 @@ def print_kernels(name: str, kernels: Counter[str], most: int) -> None:
 
 
 def flops_of(job: Job, model: Model) -> float:
-    works = [Work(each, job.batch.size, 1, job.layout.recompute) for each in (job.model, model)]
+    works = [TrainingStep(each, job.batch.size, 1, job.layout.recompute) for each in (job.model, model)]
     ours, theirs = (float(FORMULAS["model"](work)) for work in works)
     return float(FORMULAS["bigscience-exact"](works[0])) * theirs / ours
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import linear, silu
 from torch.utils.flop_counter import FlopCounterMode
 
-from trimaran.cost.flops import FORMULAS, Step, bigscience_approx_flops, model_flops, tflops_per_device
+from trimaran.cost.flops import FORMULAS, TrainingStep, bigscience_approx_flops, model_flops, tflops_per_device
 from trimaran.cost.identify import fits, label_parameters, printed_as, tags_of
 from trimaran.ledger.published import published
 from trimaran.spec import Model, Setup, Trial, presets
@@ -28,7 +28,7 @@ from trimaran.spec import Model, Setup, Trial, presets
 )
 def test_one_step_of_bloom_prints_as_five_different_numbers(formula: str, recompute: str, tflops: float) -> None:
     """BLOOM-176B, 384 GPUs, 104.50 s, as five trainers would print it (facts/bigscience.md)."""
-    step = Step(presets.model("bloom-176b"), 2048, tp=4, recompute=recompute)  # type: ignore[arg-type]
+    step = TrainingStep(presets.model("bloom-176b"), 2048, tp=4, recompute=recompute)  # type: ignore[arg-type]
     assert tflops_per_device(FORMULAS[formula](step), 104.50, 384) == pytest.approx(tflops, abs=0.05)
 
 
@@ -121,13 +121,13 @@ def test_model_flops_are_what_pytorch_counts(model: Model) -> None:
     x = torch.randn(2, model.seq_len, model.hidden, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         tiny(x).sum().backward()
-    assert counter.get_total_flops() == model_flops(Step(model, 2))
+    assert counter.get_total_flops() == model_flops(TrainingStep(model, 2))
 
 
 def test_lopsided_models_are_counted_by_their_true_width() -> None:
     """The '104B' with an FFN of 20480 does 55.8/103.1 of the work of the real one."""
     wide, twin = presets.model("gpt-104b-wide"), presets.model("gpt-104b-wide-ffn20480")
-    ratio = bigscience_approx_flops(Step(twin, 1)) / bigscience_approx_flops(Step(wide, 1))
+    ratio = bigscience_approx_flops(TrainingStep(twin, 1)) / bigscience_approx_flops(TrainingStep(wide, 1))
     assert ratio == pytest.approx(55.84 / 103.10, rel=1e-3)
 
 
@@ -135,7 +135,7 @@ def test_recompute_repeats_layers_or_attention_but_never_the_logits() -> None:
     """Independent of the code: per token and layer 24h² + 4sh forward; selective repeats 4sh."""
     model = Model(layers=4, hidden=128, heads=4, vocab=1280, seq_len=256)
     h, s, tokens = 128, 256, 256
-    hardware = {r: FORMULAS["hardware"](Step(model, 1, 1, r)) for r in ("none", "selective", "full")}  # type: ignore[arg-type]
+    hardware = {r: FORMULAS["hardware"](TrainingStep(model, 1, 1, r)) for r in ("none", "selective", "full")}  # type: ignore[arg-type]
     assert hardware["selective"] - hardware["none"] == tokens * 4 * 4 * s * h
     assert hardware["full"] - hardware["none"] == tokens * 4 * (24 * h * h + 4 * s * h)
 
@@ -143,5 +143,5 @@ def test_recompute_repeats_layers_or_attention_but_never_the_logits() -> None:
 def test_a_column_of_batches_gives_a_column_of_flops() -> None:
     model, batches = presets.model("gpt-1b3"), np.array([1, 2, 512])
     for formula in FORMULAS.values():
-        expected = [formula(Step(model, int(batch))) for batch in batches]
-        assert formula(Step(model, batches)).tolist() == pytest.approx(expected)
+        expected = [formula(TrainingStep(model, int(batch))) for batch in batches]
+        assert formula(TrainingStep(model, batches)).tolist() == pytest.approx(expected)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.cost.columns import Columns, of_jobs, of_model
+from trimaran.cost.columns import Columns, columns_of, model_columns
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import interval, predict
@@ -22,7 +22,7 @@ def columns(**changes: object) -> Columns:
     """The published 181B layout: DP 8, TP 4, PP 12, micro batch 4."""
     return Columns(
         **{
-            **of_model(presets.model("gpt-181b")),
+            **model_columns(presets.model("gpt-181b")),
             "dp": 8.0,
             "tp": 4.0,
             "pp": 12.0,
@@ -143,7 +143,7 @@ TINY = Model(layers=4, hidden=1024, heads=8, vocab=1024, seq_len=512)
 
 def tiny(**changes: object) -> Columns:
     return columns(
-        **{**of_model(TINY), "dp": 2.0, "tp": 2.0, "pp": 2.0, "mbs": 1.0, "gbs": 8.0, "recompute": 0, **changes}
+        **{**model_columns(TINY), "dp": 2.0, "tp": 2.0, "pp": 2.0, "mbs": 1.0, "gbs": 8.0, "recompute": 0, **changes}
     )
 
 
@@ -251,7 +251,7 @@ def test_an_explicit_split_costs_what_its_largest_stage_does() -> None:
                 "batch": {"size": 16},
             }
         )
-        return float(step_time(of_jobs([job]), CLUSTER, TRAINER).seconds[0])
+        return float(step_time(columns_of([job]), CLUSTER, TRAINER).seconds[0])
 
     assert seconds(8, (2, 2, 2, 2)) == seconds(8, "even") < seconds(8, (1, 3, 2, 2)) == seconds(12, "even")
 
@@ -280,7 +280,7 @@ def test_processes_that_share_cores_feel_no_bubble_while_one_stage_keeps_the_cor
         )
 
     def bubble(job: Job) -> float:
-        return float(np.atleast_1d(step_time(of_jobs([job]), job.cluster, job.trainer).bubble)[0])
+        return float(np.atleast_1d(step_time(columns_of([job]), job.cluster, job.trainer).bubble)[0])
 
     assert bubble(job(2, dp=2, pp=4)) == 0.0  # two ranks of a stage, two cores
     assert bubble(job(None, dp=2, pp=4)) > 0.2  # (pp - 1) / micro batches = 3 / 8 of the busy time

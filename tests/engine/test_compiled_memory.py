@@ -14,7 +14,7 @@ from torch._inductor.decomposition import select_decomp_table
 from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.stages import random_tokens, random_weights
 from tests.engine.trainers import trainer_of
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.engine_memory import layer_kept
 from trimaran.engine.kernels.compile import compile_layers
 from trimaran.spec import Job
@@ -37,7 +37,7 @@ def test_a_compiled_layer_saves_what_the_formula_predicts(case: str) -> None:
     job = job_of(model, {"micro_batch": 8, "recompute": recompute}, precision=precision)
     fewer = job.replace(model=job.model.replace(layers=job.model.layers - 1))
     found = saved_bytes(job) - saved_bytes(fewer)
-    columns = of_jobs([job])
+    columns = columns_of([job])
     expected = float(np.squeeze(layer_kept(columns, columns.recompute == 1, True)))
     assert expected == pytest.approx(found, rel=0.03)
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.engine_memory import LIBRARY_BYTES
 from trimaran.cost.memory import stage_memory
 from trimaran.engine.memory.rank_memory import STEPS, Measured, enough_micro_batches, rank_memory
@@ -161,7 +161,7 @@ def test_the_cost_model_is_near_the_exact_memory_of_our_engine(name: str) -> Non
     for stage in stages:
         place = {"first": 0, "middle": 1, "last": job.layout.pp - 1}[stage]
         exact = rank_memory(job, place * job.layout.dp * job.layout.tp)
-        said = stage_memory(of_jobs([job]), job.cluster, job.trainer, stage)
+        said = stage_memory(columns_of([job]), job.cluster, job.trainer, stage)
         parts = exact.parts
         assert total(said) == pytest.approx(exact.peak, rel=0.05), (stage, parts, said)
         near = {"rel": 0.05, "abs": 0.02 * exact.peak}  # a small part may be off by more than 5 % of itself
@@ -180,7 +180,7 @@ def test_with_one_micro_batch_every_adam_is_known_nearer(shape: str, optimizer: 
     of tied embeddings and of others."""
     model = SHAPES[shape] | {"layers": 6}
     job = case(model, micro_batches=1, micro_batch=micro_batch, recompute="full", optimizer=optimizer)
-    said = stage_memory(of_jobs([job]), job.cluster, job.trainer, "first")
+    said = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
     assert total(said) - LIBRARY_BYTES == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
 
 
@@ -189,7 +189,7 @@ def test_packing_by_64_bit_numbers_is_known_too() -> None:
     """As it is done on a CPU, where torchao's step is not compiled."""
     wide = GPT | {"hidden": 256, "vocab": 8192}
     job = job_of(wide, {"micro_batch": 1, "recompute": "full"}, optimizer="adam-8bit", batch={"size": 2})
-    said = stage_memory(of_jobs([job]), job.cluster, job.trainer, "first")
+    said = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
     assert total(said) == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
 
 
@@ -221,7 +221,7 @@ def test_beside_a_great_micro_batch_no_tensor_is_forgotten_or_told_twice(recompu
     would be a thirtieth of all."""
     great = {"micro_batch": 512, "micro_batches": 1, "recompute": recompute}
     job = case(SHAPES["small"] | {"layers": 6, "vocab": 512}, precision=precision, **great, **FUSED)
-    said = stage_memory(of_jobs([job]), job.cluster, job.trainer, "first")
+    said = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
     assert total(said) == pytest.approx(rank_memory(job, 0).peak, rel=0.006)
 
 

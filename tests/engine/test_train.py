@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.commands import ENVIRONMENT, finished, losses, rank_pids, train
 from tests.processes import finish
-from trimaran.cost.flops import FORMULAS, Step
+from trimaran.cost.flops import FORMULAS, TrainingStep
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Setup
 from trimaran.spec.files import load_job
@@ -67,7 +67,7 @@ def test_metrics_have_a_record_for_every_iteration(run: tuple[Path, str]) -> Non
     model = load_job("tiny").model
     for record in records:
         assert record["tokens_per_second"] == pytest.approx(16 * 128 / record["seconds"])
-        flops = FORMULAS["model"](Step(model, 16, tp=2))
+        flops = FORMULAS["model"](TrainingStep(model, 16, tp=2))
         assert record["tflops"]["model"] == pytest.approx(flops / record["seconds"] / 4 / 1e12)
         assert set(record["tflops"]) == set(FORMULAS)
     assert 0.1 < records[-1]["peak_memory_gib"][0] < 2.0  # torch alone is about 0.3

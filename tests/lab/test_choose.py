@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.lab.choose import candidates
 from trimaran.lab.supervise import is_stable
@@ -38,7 +38,7 @@ def test_trials_are_the_possible_combinations_by_predicted_seconds(
     every = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     assert len(found) == sum(possible(settings) for settings in every)
     assert len(found) + len(refused) == len(every)
-    seconds = [float(predict(of_jobs([c.job]), c.job.cluster, c.job.trainer).seconds[0]) for c in found]
+    seconds = [float(predict(columns_of([c.job]), c.job.cluster, c.job.trainer).seconds[0]) for c in found]
     assert [c.seconds for c in found] == seconds
     fitting = [c.seconds for c in found if c.fits]
     assert fitting == sorted(fitting)

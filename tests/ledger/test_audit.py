@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.cost.flops import FORMULAS, Step, tflops_per_device
+from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
 from trimaran.ledger.audit import Finding, audit, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.reading import Reading
@@ -125,7 +125,7 @@ def honest(seconds: float, formula: str = "bigscience-exact", **changes: Any) ->
     setup = SETUP.model_copy(update=changes)
     model = setup.to_model()
     assert model is not None
-    step = Step(model, setup.gbs, setup.tp or 1, "full")
+    step = TrainingStep(model, setup.gbs, setup.tp or 1, "full")
     tflops = round(tflops_per_device(FORMULAS[formula](step), seconds, setup.devices), 2)
     outcome = Outcome(status="ok", seconds=seconds, tflops=tflops, tflops_formula="exact")
     name = f"{seconds:.4f}/{sorted(changes.items())}"

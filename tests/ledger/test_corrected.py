@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.ledger.trials import whole_job
-from trimaran.learn.rows import teaching
+from trimaran.learn.trials import calibration_trials
 from trimaran.ledger.audit import corrected
 from trimaran.ledger.audit.finding import Finding
 from trimaran.ledger.published import published
@@ -85,7 +85,8 @@ def test_ledger_report_and_learn_use_every_forced_correction(tmp_path: Path) -> 
     assert {trial.corrects: (trial.setup, trial.outcome) for trial in stored} == fixed
     rows = [row.trial for campaign in campaigns for row in campaign.rows]
     assert {trial.corrects: (trial.setup, trial.outcome) for trial in rows if trial.corrects} == fixed
-    learned = {trial.corrects: (trial.setup, trial.outcome) for trial in teaching(held(path)) if trial.corrects}
+    used = calibration_trials(held(path))
+    learned = {trial.corrects: (trial.setup, trial.outcome) for trial in used if trial.corrects}
     (impossible,) = [trial for trial in view.corrections if (trial.setup.pp or 0) > (trial.setup.layers or 0)]
     assert learned == {key: value for key, value in fixed.items() if key != impossible.corrects}  # 64 stages, 32 layers
 

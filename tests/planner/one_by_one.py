@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.planner.question import Question
 from trimaran.spec import Batch, Job, Layout, presets
@@ -46,5 +46,5 @@ def jobs(asked: Question, nodes: int) -> Iterator[Job]:
             precision=asked.precision,
             optimizer=asked.optimizer,
         )
-        if not problems(job) and bool(predict(of_jobs([job]), cluster, asked.trainer).fits[0]):
+        if not problems(job) and bool(predict(columns_of([job]), cluster, asked.trainer).fits[0]):
             yield job

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.planner.compare import Comparison
 from trimaran.planner.plan import Plan, make_plan, ranked_layouts
@@ -74,7 +74,7 @@ def test_a_layout_that_does_not_fit_is_compared_all_the_same() -> None:
     found = compare_with_its_plan(job)
     assert not found.fits
     assert found.own.memory_gib > job.cluster.device.memory_gib
-    assert found.own.seconds == pytest.approx(float(predict(of_jobs([job]), job.cluster, job.trainer).seconds[0]))
+    assert found.own.seconds == pytest.approx(float(predict(columns_of([job]), job.cluster, job.trainer).seconds[0]))
     assert found.own.rank >= 1
 
 

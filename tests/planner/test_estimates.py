@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.planner.one_by_one import jobs, small_question
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.planner.estimates import (
     NodeEstimate,
@@ -156,7 +156,7 @@ def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
     assert not without
     for one in found:
         by_job = {
-            job.layout: float(predict(of_jobs([job]), job.cluster, job.trainer).seconds[0])
+            job.layout: float(predict(columns_of([job]), job.cluster, job.trainer).seconds[0])
             for job in jobs(asked, one.nodes)
         }
         assert one.step.seconds == pytest.approx(min(by_job.values()))

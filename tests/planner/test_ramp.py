@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.planner.one_by_one import jobs, small_question
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.planner.hand_schedules import HandStage, cost_hand_schedule, losses, main_loss, parse_stages, ramp_loss
 from trimaran.planner.ramp import (
@@ -98,7 +98,7 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
     tried: list[dict[tuple[int, Layout], float]] = []
     for phase in run:
         able = [job for nodes in (1, 2) for job in jobs(asked.replace(batch=Batch(size=phase.batch)), nodes)]
-        hours = phase.iterations / 3600 * predict(of_jobs(able), asked.cluster, asked.trainer).seconds
+        hours = phase.iterations / 3600 * predict(columns_of(able), asked.cluster, asked.trainer).seconds
         tried.append({(job.cluster.nodes, job.layout): float(h) for job, h in zip(able, hours, strict=True)})
     number = {c: i for i, c in enumerate({c for hours in tried for c in hours})}
     ids = [np.array([number[c] for c in hours]) for hours in tried]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from trimaran.cost.flops import Step
+    from trimaran.cost.flops import TrainingStep
     from trimaran.spec import Trial
 
 MEANING = {
@@ -47,7 +47,7 @@ def flops(
         raise Mistake("Name a job file or a model, such as `trimaran flops bloom-176b --gbs 2048`.")
     if seconds is not None and not 0 < seconds < float("inf"):
         raise Mistake(f"--seconds is {seconds:g}, but an iteration takes more than zero seconds.")
-    from trimaran.cost.flops import Step
+    from trimaran.cost.flops import TrainingStep
     from trimaran.cost.parameters import stage_parameters
     from trimaran.spec.files import is_job_preset, load_cluster, load_job, load_model, read_mapping
 
@@ -55,7 +55,7 @@ def flops(
     named_as_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json")
     if is_job_preset(what) or (named_as_file and "model" in read_mapping(path)):
         job = load_job(what)
-        step = Step(job.model, job.batch.size, job.layout.tp, job.layout.recompute)
+        step = TrainingStep(job.model, job.batch.size, job.layout.tp, job.layout.recompute)
         devices, peaks, precision = job.cluster.devices, job.cluster.device.peak_tflops, job.precision
         stages = stage_parameters(job.model, job.layout).tolist()
         for warning in job.warnings():
@@ -63,7 +63,7 @@ def flops(
     else:
         if gbs is None:
             raise Mistake("A step's FLOPs depend on its batch: give --gbs, such as --gbs 2048, or a job file.")
-        step = Step(load_model(what), gbs, tp, recompute)
+        step = TrainingStep(load_model(what), gbs, tp, recompute)
         peaks = load_cluster(on).device.peak_tflops if on else {}
         precision = "bf16" if "bf16" in peaks else "fp16" if "fp16" in peaks else "fp32"
     if seconds is not None and devices is None:
@@ -74,7 +74,7 @@ def flops(
 
 
 def _print(
-    step: "Step",
+    step: "TrainingStep",
     seconds: float | None,
     devices: int | None,
     peak: float | None,

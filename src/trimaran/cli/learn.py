@@ -32,10 +32,10 @@ def learn(
     from rich.console import Console
 
     from trimaran.learn.learned import learn as fit
-    from trimaran.learn.rows import teaching, trainer_name
+    from trimaran.learn.trials import calibration_trials, trainer_of
     from trimaran.ledger.published import published as shipped
     from trimaran.ledger.store import Ledger, ledger_path
-    from trimaran.spec import Mistake, presets
+    from trimaran.spec import Mistake
     from trimaran.spec.files import load_cluster, save
 
     if by not in ("section", "shape"):
@@ -46,7 +46,7 @@ def learn(
     else:
         with Ledger.read(ledger_path(ledger)) as store:
             reading = store.reading()
-    rows = [t for t in teaching(reading, cluster) if not framework or t.setup.framework == framework]
+    rows = [t for t in calibration_trials(reading, cluster) if not framework or t.setup.framework == framework]
 
     def table(trial: "Trial") -> str:
         if by == "shape":
@@ -57,7 +57,7 @@ def learn(
         learned = fit(
             rows,
             cluster,
-            lambda trial: presets.trainer(trainer_name(trial, trainer)),
+            lambda trial: trainer_of(trial, trainer),
             table,
             lambda done, of: status.update(f"fitting without table {done + 1} of {of}"),
         )

@@ -61,7 +61,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.processes.command import need_torch
 
     need_torch("trimaran memory")
-    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.columns import columns_of
     from trimaran.cost.memory import engine_context_bytes
     from trimaran.engine.memory.rank_memory import rank_memory
     from trimaran.planner.explained import number
@@ -70,7 +70,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     predicted = _predicted(job.replace(trainer=job.trainer.replace(compiles=False).to_dict()), rank)
     compiled = sum(_predicted(job, rank).values())
     exact = {name: sum(found.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
-    context = number(engine_context_bytes(of_jobs([job]), job.cluster))
+    context = number(engine_context_bytes(columns_of([job]), job.cluster))
     needed = found.peak + compiled - sum(predicted.values()) + context
     layout, stages = job.layout, _stages(job, rank)
     return {
@@ -112,13 +112,13 @@ def _predicted(job: "Job", rank: int) -> dict[str, float]:
     """By the cost model: states tensor by tensor, the rest as the planner has it, for this rank's place."""
     import numpy as np
 
-    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.columns import columns_of
     from trimaran.cost.memory import engine_memory
     from trimaran.cost.states import rank_states
 
     pp, place = job.layout.pp, rank // (job.layout.dp * job.layout.tp)
     stage = "first" if place == 0 else "last" if place == pp - 1 else "middle"
-    parts = engine_memory(of_jobs([job]), job.cluster, job.trainer, stage, depth=float(pp - place))
+    parts = engine_memory(columns_of([job]), job.cluster, job.trainer, stage, depth=float(pp - place))
     values = {name: float(np.ravel(getattr(parts, name))[0]) for name in ROWS}
     states = rank_states(job, rank)
     block_by_block = job.layout.zero == 3 and job.layout.dp > 1 and pp == 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from trimaran.learn.score import Predicted, Score
+    from trimaran.learn.score import PredictedTrial, Score
     from trimaran.spec import Cluster, TrainerProfile, Trial
 
 ClusterOption = Annotated[str, typer.Option(help="The cluster; else the preset with each row's device.")]
@@ -49,14 +49,14 @@ def predict(
             lacks = ", ".join(missing(trial.setup))
             writer.writerow({**row, **dict.fromkeys(added, ""), "pred_note": f"not predicted: {lacks} not stated"})
             continue
-        p = found[trial.id]
+        p = found[trial.id].prediction
         formula = next(iter(tags_of(trial.outcome.tflops_formula, trial.setup)), "model")
         tflops = printed_as(trial.setup.model_copy(update={"devices": _devices(trial)}), p.seconds, formula)
         values = (
             f"{p.seconds:.6g}",
             f"{p.low:.6g}",
             f"{p.high:.6g}",
-            f"{p.memory_gib:.4g}",
+            f"{p.first_stage_gib:.4g}",
             str(p.fits).lower(),
             "" if tflops is None else f"{tflops:.4g}",
             f"fullest stage {p.fullest_gib:.1f} GB; bubble {p.bubble:.0%};"
@@ -80,7 +80,7 @@ def score(
 
     Example: `trimaran score --published`
     """
-    from trimaran.learn.rows import teaching
+    from trimaran.learn.trials import calibration_trials
     from trimaran.ledger.published import published as shipped
     from trimaran.ledger.recognise import read_file
     from trimaran.spec import Mistake
@@ -88,7 +88,7 @@ def score(
     if file is None and not published:
         raise Mistake("Name a CSV with measurements, or --published.")
     reading = shipped() if file is None else read_file(file)
-    rows = teaching(reading)
+    rows = calibration_trials(reading)
     if not rows:
         raise Mistake(f"{file} has no row that tells layers, hidden, batch and layout, so nothing can be predicted.")
     predicted = _predicted(rows, cluster, trainer)
@@ -97,11 +97,10 @@ def score(
 
 def _predicted(
     trials: "list[Trial]", cluster: str, trainer: str, asked: dict[str, dict[str, str]] | None = None
-) -> "list[Predicted]":
+) -> "list[PredictedTrial]":
     """`asked`: what a CSV says beyond a set-up, by trial: columns `cluster` and `attention` choose for their row."""
-    from trimaran.learn.clusters import cluster_of
-    from trimaran.learn.rows import trainer_name
     from trimaran.learn.score import predict_trials
+    from trimaran.learn.trials import cluster_of, trainer_of
     from trimaran.spec import Mistake, presets
     from trimaran.spec.files import load_cluster
 
@@ -110,7 +109,7 @@ def _predicted(
         return load_cluster(name) if name else cluster_of(trial)
 
     def by(trial: "Trial") -> "TrainerProfile":
-        chosen = presets.trainer(trainer or trainer_name(trial))
+        chosen = presets.trainer(trainer) if trainer else trainer_of(trial)
         attention = (asked or {}).get(trial.id, {}).get("attention", "")
         if attention in ("", chosen.attention):
             return chosen
@@ -126,16 +125,16 @@ def _devices(trial: "Trial") -> int:
     return setup.devices or (setup.dp or 1) * (setup.tp or 1) * (setup.pp or 1)
 
 
-def _print_scores(predicted: "list[Predicted]", json: bool) -> None:
+def _print_scores(predicted: "list[PredictedTrial]", json: bool) -> None:
     from dataclasses import asdict
 
     from trimaran.cli.show import print_json, print_table
     from trimaran.learn.score import score as judge
 
-    tables: dict[str, list[Predicted]] = {}
+    tables: dict[str, list[PredictedTrial]] = {}
     for row in predicted:
         tables.setdefault(row.trial.source.section or row.trial.source.file, []).append(row)
-    devices: dict[str, list[Predicted]] = {}
+    devices: dict[str, list[PredictedTrial]] = {}
     for row in predicted:
         devices.setdefault(f"all on {row.trial.setup.device} by {row.trial.setup.framework}", []).append(row)
     scores = [judge(rows, name) for name, rows in (*tables.items(), *devices.items(), ("all", predicted))]

@@ -1,20 +1,48 @@
 """Columns: what is asked of the cost functions, as a struct of arrays. One layout and a million are the same code.
 
 Every field is a number or an array; they broadcast. Names are those of the spec, shortened where the field does so.
+`columns_of` is the one way from Jobs to Columns; the planner fills the same fields for every candidate at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from trimaran.spec import Job, Model
+from trimaran.spec import Cluster, Job, Model
 from trimaran.spec.cluster import Precision
-from trimaran.spec.trainer import Optimizer
+from trimaran.spec.trainer import Optimizer, Recompute, Schedule
 
-RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
-SCHEDULE = {"gpipe": 0, "1f1b": 1, "interleaved": 2, "zero-bubble": 3}
+Rows = npt.NDArray[np.int64]
+
+
+class RecomputeCode(IntEnum):
+    NONE = 0
+    SELECTIVE = 1
+    FULL = 2
+
+
+class ScheduleCode(IntEnum):
+    GPIPE = 0
+    ONE_F_ONE_B = 1
+    INTERLEAVED = 2
+    ZERO_BUBBLE = 3
+
+
+RECOMPUTE: dict[Recompute, RecomputeCode] = {
+    "none": RecomputeCode.NONE,
+    "selective": RecomputeCode.SELECTIVE,
+    "full": RecomputeCode.FULL,
+}
+SCHEDULE: dict[Schedule, ScheduleCode] = {
+    "gpipe": ScheduleCode.GPIPE,
+    "1f1b": ScheduleCode.ONE_F_ONE_B,
+    "interleaved": ScheduleCode.INTERLEAVED,
+    "zero-bubble": ScheduleCode.ZERO_BUBBLE,
+}
 # Two moments of 4 bytes; or of 1 byte, with a scale of 4 bytes for each block.
 BLOCK_8BIT = 256
 STATE_BYTES: dict[Optimizer, float] = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2 * (1 + 4 / BLOCK_8BIT)}
@@ -24,7 +52,7 @@ COMPUTE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # of a weight or ac
 @dataclass(frozen=True)
 class Columns:
     # the model
-    layers: Any
+    layers: Any  # as costed: see `costed_layers`
     hidden: Any
     ffn: Any
     heads: Any
@@ -41,8 +69,8 @@ class Columns:
     mbs: Any
     gbs: Any
     zero: Any
-    recompute: Any  # see RECOMPUTE
-    schedule: Any  # see SCHEDULE
+    recompute: Any  # RecomputeCode
+    schedule: Any  # ScheduleCode
     sequence_parallel: Any
     weighted: Any  # embedding and head count as layers in the split
     # what runs it
@@ -53,7 +81,7 @@ class Columns:
     rotary: Any = False
     embedding_norm: Any = False
     bias_heads: Any = 0.0  # of an attention mask that is added to the scores: ALiBi has one for each head
-    slowdown: Any = 1.0  # of a recorded condition, such as a network fault that was mended later
+    slowdown: Any = 1.0  # of a recorded condition, such as a network fault that was fixed later
 
     @property
     def tokens(self) -> Any:
@@ -82,7 +110,45 @@ class Columns:
         return Columns(**{k: v[index] if isinstance(v, np.ndarray) and v.ndim else v for k, v in taken.items()})
 
 
-def of_model(model: Model) -> dict[str, Any]:
+def columns_of(jobs: Sequence[Job]) -> Columns:
+    """One row per Job; they must agree in precision and optimizer."""
+    (precision,) = {job.precision for job in jobs}
+    (optimizer,) = {job.optimizer for job in jobs}
+    rows = [_row(job) for job in jobs]
+    arrays = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    return Columns(**arrays, precision=precision, optimizer=optimizer)
+
+
+def columns_by_format(jobs: Sequence[Job]) -> list[tuple[Rows, Columns]]:
+    """Columns for each precision and optimizer among the Jobs, with the places of their rows in the given order."""
+    groups: dict[tuple[Precision, Optimizer], list[int]] = {}
+    for i, job in enumerate(jobs):
+        groups.setdefault((job.precision, job.optimizer), []).append(i)
+    return [(np.array(places), columns_of([jobs[i] for i in places])) for places in groups.values()]
+
+
+def _row(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    return {
+        **model_columns(job.model),
+        "layers": costed_layers(job),
+        "dp": layout.dp,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "virtual": layout.virtual_stages,
+        "mbs": layout.micro_batch,
+        "gbs": job.batch.size,
+        "zero": layout.zero,
+        "recompute": RECOMPUTE[layout.recompute],
+        "schedule": SCHEDULE[layout.schedule],
+        "sequence_parallel": layout.sequence_parallel,
+        "weighted": layout.split == "weighted",
+        "devices_per_node": job.cluster.devices_per_node,
+        "slowdown": lasting_slowdown(job.cluster),
+    }
+
+
+def model_columns(model: Model) -> dict[str, Any]:
     """The model's fields, as keywords for Columns."""
     return {
         "layers": model.layers,
@@ -100,40 +166,21 @@ def of_model(model: Model) -> dict[str, Any]:
     }
 
 
-def of_jobs(jobs: Sequence[Job]) -> Columns:
-    """One row a Job; they must agree in precision and optimizer."""
-    (precision,) = {job.precision for job in jobs}
-    (optimizer,) = {job.optimizer for job in jobs}
-    rows = [
-        {
-            **of_model(job.model),
-            "layers": _layers(job),
-            "dp": job.layout.dp,
-            "tp": job.layout.tp,
-            "pp": job.layout.pp,
-            "virtual": job.layout.virtual_stages,
-            "mbs": job.layout.micro_batch,
-            "gbs": job.batch.size,
-            "zero": job.layout.zero,
-            "recompute": RECOMPUTE[job.layout.recompute],
-            "schedule": SCHEDULE[job.layout.schedule],
-            "sequence_parallel": job.layout.sequence_parallel,
-            "weighted": job.layout.split == "weighted",
-            "devices_per_node": job.cluster.devices_per_node,
-        }
-        for job in jobs
-    ]
-    return of_rows(rows, precision, optimizer)
+def costed_layers(job: Job) -> int:
+    """A split is as slow and as full as its largest stage: the layers of a model that fills every stage so."""
+    layout, layers = job.layout, job.model.layers
+    if layout.split == "even" or layout.pp == 1:
+        return layers
+    if layout.split == "weighted":
+        return costed_weighted_layers(layers, layout.stages)
+    return max(layout.split) * layout.stages
 
 
-def _layers(job: Job) -> int:
-    """An explicit split is as slow and as full as its largest stage: an even one of that many layers."""
-    listed = not isinstance(job.layout.split, str)
-    return max(job.stage_layers) * job.layout.stages if listed else job.model.layers
+def costed_weighted_layers(layers: int, stages: int) -> int:
+    """Of a weighted split, in which embedding and head count as a layer each."""
+    return -(-(layers + 2) // stages) * stages - 2
 
 
-def of_rows(rows: Iterable[dict[str, Any]], precision: Precision, optimizer: Optimizer) -> Columns:
-    """Columns from records with the same keys."""
-    listed = list(rows)
-    arrays = {name: np.array([float(row[name]) for row in listed]) for name in listed[0]}
-    return Columns(**arrays, precision=precision, optimizer=optimizer)
+def lasting_slowdown(cluster: Cluster) -> float:
+    """Of the recorded condition that still holds, if any."""
+    return next((condition.slowdown for condition in cluster.conditions if not condition.until), 1.0)

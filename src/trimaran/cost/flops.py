@@ -21,7 +21,7 @@ FORWARD_AND_BACKWARD = 3  # in units of one forward pass
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One optimizer step: the model, how many samples, and what changes its FLOPs."""
 
     model: Model
@@ -53,24 +53,24 @@ def attention_forward_flops_per_token(model: Model) -> int:
     return 4 * model.seq_len * model.hidden
 
 
-def logits_forward_flops_per_token(step: Step) -> int:
+def logits_forward_flops_per_token(step: TrainingStep) -> int:
     return 2 * step.vocab_rows * step.model.hidden
 
 
-def model_flops(step: Step) -> Any:
+def model_flops(step: TrainingStep) -> Any:
     """True forward and backward matrix and attention FLOPs, attention counted in full."""
     model = step.model
     layer = layer_forward_flops_per_token(model) + attention_forward_flops_per_token(model)
     return FORWARD_AND_BACKWARD * step.tokens * (model.layers * layer + logits_forward_flops_per_token(step))
 
 
-def model_causal_flops(step: Step) -> Any:
+def model_causal_flops(step: TrainingStep) -> Any:
     """As model_flops, but a causal mask needs half of the attention."""
     saved = step.model.layers * attention_forward_flops_per_token(step.model) / 2
     return model_flops(step) - FORWARD_AND_BACKWARD * step.tokens * saved
 
 
-def hardware_flops(step: Step) -> Any:
+def hardware_flops(step: TrainingStep) -> Any:
     """What the device computes: full recompute repeats the layers, selective the attention, neither the logits."""
     model = step.model
     attention = attention_forward_flops_per_token(model)
@@ -78,12 +78,12 @@ def hardware_flops(step: Step) -> Any:
     return model_flops(step) + step.tokens * model.layers * repeated[step.recompute]
 
 
-def bigscience_approx_flops(step: Step) -> Any:
+def bigscience_approx_flops(step: TrainingStep) -> Any:
     """f·2·P·T with P the transformer layers only: BigScience's tables up to 02-20."""
     return step.passes * 2 * transformer_parameters(step.model) * step.tokens
 
 
-def bigscience_exact_flops(step: Step) -> Any:
+def bigscience_exact_flops(step: TrainingStep) -> Any:
     """24·f·B·s·l·h²·(1 + s/6h + V/16lh): BigScience's tables from 02-21 on, Megatron-LM's paper.
 
     Kept as printed: it assumes ffn = 4h, and its V/16lh is right only at f = 4 (see model_flops for the truth).
@@ -94,18 +94,18 @@ def bigscience_exact_flops(step: Step) -> Any:
     return per_token * step.tokens * (1 + model.seq_len / (6 * h) + step.vocab_rows / (16 * layers * h))
 
 
-def six_n_flops(step: Step) -> Any:
+def six_n_flops(step: TrainingStep) -> Any:
     """6·N·T with N all parameters: the rule of thumb of the scaling-law papers."""
     return 6 * total_parameters(step.model, step.tp) * step.tokens
 
 
-def six_n_attention_flops(step: Step) -> Any:
+def six_n_attention_flops(step: TrainingStep) -> Any:
     """6·N·T + 12·l·h·s·T: what PaLM, nanoGPT and torchtitan count."""
     model = step.model
     return six_n_flops(step) + 12 * model.layers * model.hidden * model.seq_len * step.tokens
 
 
-FORMULAS: dict[str, Callable[[Step], Any]] = {
+FORMULAS: dict[str, Callable[[TrainingStep], Any]] = {
     "model": model_flops,
     "model-causal": model_causal_flops,
     "hardware": hardware_flops,

@@ -7,7 +7,7 @@ recompute (f = 4). `label` formulas take the size as printed ("1.3B"), as one-li
 import re
 from dataclasses import dataclass
 
-from trimaran.cost.flops import FORMULAS, Step, tflops_per_device
+from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
 from trimaran.spec import Setup
 from trimaran.spec.trainer import Recompute
 
@@ -54,7 +54,7 @@ def step_flops(setup: Setup, tag: str) -> float | None:
         return None
     if formula == "hardware" and setup.recompute is None:
         return None
-    step = Step(model, setup.gbs, setup.tp or 1, recompute or setup.recompute or "none")
+    step = TrainingStep(model, setup.gbs, setup.tp or 1, recompute or setup.recompute or "none")
     return float(FORMULAS[formula](step))
 
 

@@ -16,6 +16,7 @@ from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, TrainerProfile
 
 GIB = 2**30
+STAGES = ("first", "middle", "last")
 LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
 FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
 # Lost in such pages that are partly used; benchmarks/gpu_pages.py weighs it. Most where an update needs whole tensors
@@ -67,13 +68,8 @@ class Memory:
 
 
 def memory(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Memory:
-    first, middle, last = (stage_memory(c, cluster, trainer, stage, k) for stage in ("first", "middle", "last"))
+    first, middle, last = (stage_memory(c, cluster, trainer, stage, k) for stage in STAGES)
     return Memory(first, middle, last, c.pp)
-
-
-def needed_gib(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Any:
-    """For a search that asks what fits before it asks what is fast."""
-    return memory(c, cluster, trainer, k).needed_gib
 
 
 def stage_memory(

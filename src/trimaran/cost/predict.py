@@ -1,16 +1,21 @@
-"""Prediction: seconds with an interval, memory, and what the interval is wide for."""
+"""Predictions: seconds with an interval, memory of the stages, and which constant leaves the interval wide.
 
+`predict_job` is the entry for one Job and `predict_jobs` for many; `predict` and `interval` work on Columns.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import Columns
+from trimaran.cost.columns import Columns, columns_by_format
 from trimaran.cost.constants import NAMES, Constants, constants_of, spreads_of
-from trimaran.cost.memory import GIB, Memory, memory
+from trimaran.cost.flops import TrainingStep, model_flops, tflops_per_device
+from trimaran.cost.memory import GIB, STAGES, Memory, memory
 from trimaran.cost.time import StepTime, step_time
-from trimaran.spec import Cluster, TrainerProfile
+from trimaran.spec import Cluster, Job, TrainerProfile
 
 COVERAGE = 0.8  # share of measurements that the interval should hold
 UNMEASURED_RESIDUAL = 0.20  # log time: on the measured GPU clusters the priors alone are off by 8 to 23 %
@@ -19,6 +24,8 @@ STEP = 0.05  # change of a constant's logarithm for its derivative
 
 @dataclass(frozen=True)
 class Prediction:
+    """Of Columns, column by column."""
+
     seconds: Any
     memory_gib: Any  # of the fullest stage
     first_stage_gib: Any  # what nvidia-smi shows on the first node
@@ -33,6 +40,83 @@ class Interval:
     high: Any
     dominant: tuple[str, ...]  # per row, the constant that is open the widest
     dominant_share: Any  # by how much it alone may move the seconds, as a share
+
+
+@dataclass(frozen=True)
+class JobPrediction:
+    """What the cost model predicts for one Job."""
+
+    job: Job
+    seconds: float  # per step
+    low: float  # ends of the interval that holds COVERAGE of measurements
+    high: float
+    dominant: str  # the constant that leaves the interval widest
+    dominant_share: float  # by how much it alone may move the seconds
+    memory_gib: dict[str, float]  # as nvidia-smi would show it, by kind of stage: first, middle and last
+    fits: bool
+    bubble: float  # share of the pipeline's time that its stages wait
+
+    @property
+    def fullest_gib(self) -> float:
+        """Of the fullest stage."""
+        return max(self.memory_gib.values())
+
+    @property
+    def first_stage_gib(self) -> float:
+        """What people read off nvidia-smi on the first node."""
+        return self.memory_gib["first"]
+
+    @property
+    def tflops(self) -> float:
+        """Model TFLOP/s per device: forward and backward, without what recompute repeats."""
+        job = self.job
+        step = TrainingStep(job.model, job.batch.size, job.layout.tp, job.layout.recompute)
+        return float(tflops_per_device(model_flops(step), self.seconds, job.layout.devices))
+
+
+def predict_job(job: Job) -> JobPrediction:
+    """Seconds, interval, memory by stage and TFLOP/s of one Job on its own cluster with its own trainer."""
+    return predict_jobs([job])[0]
+
+
+def predict_jobs(jobs: Sequence[Job]) -> list[JobPrediction]:
+    """The same for many, in order; Jobs that share cluster and trainer go through the cost model together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, job in enumerate(jobs):
+        groups.setdefault((_cluster_key(job.cluster), job.trainer.to_json()), []).append(i)
+    found: dict[int, JobPrediction] = {}
+    for members in groups.values():
+        cluster, trainer = jobs[members[0]].cluster, jobs[members[0]].trainer
+        for places, columns in columns_by_format([jobs[i] for i in members]):
+            predicted, range_ = predict(columns, cluster, trainer), interval(columns, cluster, trainer)
+            bubble = np.broadcast_to(predicted.time.bubble, len(places))
+            stages = {stage: getattr(predicted.memory, stage).total / GIB for stage in STAGES}
+            for row, place in enumerate(places):
+                job = jobs[members[place]]
+                found[members[place]] = JobPrediction(
+                    job=job,
+                    seconds=float(predicted.seconds[row]),
+                    low=float(range_.low[row]),
+                    high=float(range_.high[row]),
+                    dominant=range_.dominant[row],
+                    dominant_share=float(range_.dominant_share[row]),
+                    memory_gib={stage: float(stages[stage][row]) for stage in stage_kinds(job.layout.pp)},
+                    fits=bool(predicted.fits[row]),
+                    bubble=float(bubble[row]),
+                )
+    return [found[i] for i in range(len(jobs))]
+
+
+def stage_kinds(pp: int) -> tuple[str, ...]:
+    """The kinds of stage that a pipeline of so many has."""
+    return {1: ("first",), 2: ("first", "last")}.get(pp, STAGES)
+
+
+def _cluster_key(cluster: Cluster) -> str:
+    """What the expressions read of a cluster. Where nothing shares cores they read a row's nodes from its columns."""
+    if cluster.cores is not None:
+        return cluster.to_json()
+    return cluster.model_copy(update={"nodes": 1, "devices_per_node": 1, "conditions": ()}).to_json()
 
 
 def predict(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Prediction:

@@ -1,29 +1,12 @@
-"""Measured set-ups as Columns. A cost needs every number, so what a source leaves out gets a stated default."""
+"""The one way from a measured Setup to a Job, with the defaults of what a source leaves out."""
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
-from trimaran.cost.columns import RECOMPUTE, SCHEDULE, STATE_BYTES, Columns, of_rows
-from trimaran.spec import Cluster, Setup
+from trimaran.cost.columns import STATE_BYTES
+from trimaran.spec import Batch, Cluster, Job, Layout, Model, Setup, TrainerProfile
 from trimaran.spec.cluster import Precision
-from trimaran.spec.trainer import Optimizer
-
-Rows = npt.NDArray[np.int64]
 
 # Documented in docs/cost-model.md. Megatron's own defaults where it has them.
-DEFAULTS: dict[str, Any] = {
-    "vocab": 51200,
-    "seq_len": 2048,
-    "zero": 0,
-    "mbs": 1,
-    "dp": 1,
-    "tp": 1,
-    "pp": 1,
-    "virtual_stages": 1,
-}
+DEFAULT_VOCAB, DEFAULT_SEQ_LEN = 51200, 2048
+HEAD_DIMS = range(128, 0, -8)  # the first that divides the hidden size, where no usable number of heads is stated
 NEEDED = ("layers", "hidden", "gbs")
 
 
@@ -33,63 +16,84 @@ def missing(setup: Setup) -> list[str]:
 
 
 def predictable(setup: Setup) -> bool:
-    """Whether a measured row says its layout, and one that exists: more stages than layers are none."""
+    """Whether a measured row states its layout, and a possible one: not more stages than layers."""
     known = not missing(setup) and setup.mbs is not None and setup.tp is not None and setup.pp is not None
     return known and (setup.pp or 1) <= (setup.layers or 0)
 
 
-def slowdown(cluster: Cluster, date: str) -> float:
-    """Of the recorded condition that held on this date; dates compare as printed (MM-DD)."""
-    return next((c.slowdown for c in cluster.conditions if date and date <= c.until), 1.0)
+def job_of_setup(setup: Setup, cluster: Cluster, trainer: TrainerProfile, date: str = "") -> Job:
+    """The Job of a row that has the fields in NEEDED, on the cluster as it was on that date.
 
-
-def of_setups(setups: Sequence[Setup], cluster: Cluster, dates: Sequence[str] = ()) -> list[tuple[Rows, Columns]]:
-    """Columns for each precision and optimizer among the set-ups, with the rows' places in the given order.
-
-    Recompute is none unless stated, the MLP 4 x hidden, heads of 128; a split is weighted where only that divides.
+    What the source leaves out is at its default: no recompute, no ZeRO, no sequence parallelism, micro batch 1, as many
+    replicas as the devices hold, a split that is weighted where only that can be made. Rules are not checked, because a
+    misprinted row is predicted as it stands: `trimaran.spec.rules.problems` says what is wrong with it.
     """
-    groups: dict[tuple[Precision, Optimizer], list[int]] = {}
-    for i, setup in enumerate(setups):
-        optimizer: Optimizer = next((name for name in STATE_BYTES if name == setup.optimizer), "adam")
-        groups.setdefault((precision_of(setup, cluster), optimizer), []).append(i)
-    days = dates or [""] * len(setups)
-    return [
-        (np.array(places), of_rows([_row(setups[i], cluster, days[i]) for i in places], precision, optimizer))
-        for (precision, optimizer), places in groups.items()
-    ]
+    layout = _layout(setup)
+    return Job.model_validate(
+        {
+            "name": setup.size_label or "unnamed",
+            "model": _model(setup),
+            "cluster": _cluster(setup, layout, cluster, date),
+            "trainer": trainer,
+            "layout": layout,
+            "batch": Batch(size=setup.gbs or 1),
+            "precision": precision_of(setup, cluster),
+            "optimizer": next((name for name in STATE_BYTES if name == setup.optimizer), "adam"),
+            "environment": setup.environment,
+        },
+        context={"trusted": True},
+    )
 
 
-def _row(setup: Setup, cluster: Cluster, date: str) -> dict[str, float]:
-    value = {name: getattr(setup, name) for name in DEFAULTS}
-    value = {name: DEFAULTS[name] if known is None else known for name, known in value.items()}
-    hidden, layers = setup.hidden or 0, setup.layers or 0
-    heads = setup.heads or max(1, hidden // 128)
-    swiglu = setup.mlp == "swiglu"
-    stages = value["pp"] * value["virtual_stages"]
-    return {
-        "layers": layers,
-        "hidden": hidden,
-        "ffn": setup.ffn_hidden or 4 * hidden,
-        "heads": heads,
-        "kv_heads": setup.kv_heads or heads,
-        "vocab": value["vocab"],
-        "seq": value["seq_len"],
-        "matrices": 3 if swiglu else 2,
-        "tied": not swiglu,
-        "dp": value["dp"],
-        "tp": value["tp"],
-        "pp": value["pp"],
-        "virtual": value["virtual_stages"],
-        "mbs": value["mbs"],
-        "gbs": setup.gbs or 0,
-        "zero": value["zero"],
-        "recompute": RECOMPUTE[setup.recompute or "none"],
-        "schedule": SCHEDULE["interleaved" if value["virtual_stages"] > 1 else "1f1b"],
-        "sequence_parallel": bool(setup.sequence_parallel),
-        "weighted": layers % stages != 0 and (layers + 2) % stages == 0,
-        "devices_per_node": setup.devices_per_node or cluster.devices_per_node,
-        "slowdown": slowdown(cluster, date),
-    }
+def _model(setup: Setup) -> Model:
+    hidden = setup.hidden or 1
+    heads = setup.heads
+    if not heads or hidden % heads:
+        heads = next((hidden // dim for dim in HEAD_DIMS if hidden % dim == 0), 1)
+    kv_heads = setup.kv_heads if setup.kv_heads and heads % setup.kv_heads == 0 else heads
+    gated = setup.mlp == "swiglu"
+    return Model(
+        name=setup.size_label or "unnamed",
+        layers=setup.layers or 1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn_hidden=setup.ffn_hidden or 4 * hidden,
+        vocab=setup.vocab or DEFAULT_VOCAB,
+        seq_len=setup.seq_len or DEFAULT_SEQ_LEN,
+        mlp="swiglu" if gated else "gelu",
+        tied_embeddings=not gated,
+    )
+
+
+def _layout(setup: Setup) -> Layout:
+    tp, pp, virtual = setup.tp or 1, setup.pp or 1, setup.virtual_stages or 1
+    devices = setup.devices or (setup.nodes or 0) * (setup.devices_per_node or 0)
+    return Layout(
+        dp=setup.dp or max(1, devices // (tp * pp)),
+        tp=tp,
+        pp=pp,
+        virtual_stages=virtual,
+        schedule="interleaved" if virtual > 1 else "1f1b",
+        micro_batch=setup.mbs or 1,
+        zero=setup.zero or 0,
+        recompute=setup.recompute or "none",
+        sequence_parallel=bool(setup.sequence_parallel),
+        split="even" if (setup.layers or 1) % (pp * virtual) == 0 else "weighted",
+    )
+
+
+def _cluster(setup: Setup, layout: Layout, cluster: Cluster, date: str) -> Cluster:
+    """With the row's own nodes, and the condition that held on the date, if any; dates compare as printed (MM-DD)."""
+    per_node = setup.devices_per_node or cluster.devices_per_node
+    held = [c.model_copy(update={"until": ""}) for c in cluster.conditions if date and date <= c.until][:1]
+    return cluster.model_copy(
+        update={
+            "nodes": max(1, (setup.devices or layout.devices) // per_node),
+            "devices_per_node": per_node,
+            "conditions": tuple(held) or cluster.conditions,
+        }
+    )
 
 
 def precision_of(setup: Setup, cluster: Cluster) -> Precision:

@@ -103,13 +103,13 @@ def check_writable(metrics: Path | None, *folders: Path | str | None) -> None:
 
 def announce(job: "Job") -> None:
     """What is about to run, and what the cost model expects of it."""
-    from trimaran.cost.columns import of_jobs
+    from trimaran.cost.columns import columns_of
     from trimaran.cost.memory import GIB
     from trimaran.cost.parameters import total_parameters
     from trimaran.cost.predict import interval, predict
     from trimaran.spec import Mistake
 
-    columns, layout, device = of_jobs([job]), job.layout, job.cluster.device
+    columns, layout, device = columns_of([job]), job.layout, job.cluster.device
     expected, off = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
     stages = (expected.memory.first, expected.memory.last)
     certain = max(float((stage.weights + stage.gradients + stage.optimizer)[0]) for stage in stages) / GIB

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import interval, predict
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.settings import apply_settings
@@ -103,7 +103,7 @@ def predicted(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
     found = []
     for group in groups.values():
         job = group[0][1]
-        columns = of_jobs([job for _, job in group])
+        columns = columns_of([job for _, job in group])
         expected, off = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
         found += [
             Candidate(

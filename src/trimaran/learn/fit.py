@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
-from trimaran.cost.columns import Columns
+from trimaran.cost.columns import Columns, Rows, columns_by_format
 from trimaran.cost.constants import MEMORY_NAMES, NAMES, Constants, Prior, priors_of
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import predict
-from trimaran.cost.setups import Rows, of_setups
+from trimaran.learn.trials import job_of
 from trimaran.spec import Cluster, Mistake, TrainerProfile, Trial
 
 TIME_NAMES = tuple(name for name in NAMES if name not in MEMORY_NAMES)
@@ -48,7 +48,7 @@ def measured(trials: Sequence[Trial], cluster: Cluster, trainer: TrainerProfile)
     weights = [min(1.0, np.sqrt(40 / tables.count(table))) for table in tables]
     return Measured(
         trainer=trainer,
-        groups=of_setups([trial.setup for trial in trials], cluster, [trial.source.date for trial in trials]),
+        groups=columns_by_format([job_of(trial, cluster, trainer) for trial in trials]),
         seconds=np.array([trial.outcome.seconds or np.nan for trial in trials]),
         memory_gib=np.array(
             [(trial.outcome.status == "ok" and trial.outcome.memory_gib) or np.nan for trial in trials], dtype=float

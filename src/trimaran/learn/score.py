@@ -6,25 +6,26 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
-from trimaran.cost.predict import interval, predict
-from trimaran.cost.setups import of_setups
+from trimaran.cost.predict import JobPrediction, predict_jobs
+from trimaran.learn.trials import cluster_of, job_of, trainer_of
 from trimaran.spec import Cluster, TrainerProfile, Trial
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """One row's prediction beside what was measured (None where it was not)."""
+class PredictedTrial:
+    """What is predicted beside what was measured (None where it was not)."""
 
     trial: Trial
-    seconds: float
-    low: float
-    high: float
-    memory_gib: float  # of the first stage, as people read it
-    fullest_gib: float
-    fits: bool
-    bubble: float
-    dominant: str
-    dominant_share: float
+    prediction: JobPrediction
+
+    @property
+    def seconds(self) -> float:
+        return self.prediction.seconds
+
+    @property
+    def memory_gib(self) -> float:
+        """Of the first stage, as people read it."""
+        return self.prediction.first_stage_gib
 
     @property
     def error(self) -> float | None:
@@ -38,33 +39,13 @@ class Predicted:
 
 
 def predict_trials(
-    trials: Sequence[Trial], cluster: Callable[[Trial], Cluster], trainer: Callable[[Trial], TrainerProfile]
-) -> list[Predicted]:
-    """One prediction a trial, in order; rows of the same cluster and trainer go through the cost model together."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for i, trial in enumerate(trials):
-        groups.setdefault((cluster(trial).name, trainer(trial).name), []).append(i)
-    out: dict[int, Predicted] = {}
-    for members in groups.values():
-        chosen = [trials[i] for i in members]
-        at, with_ = cluster(chosen[0]), trainer(chosen[0])
-        for places, columns in of_setups([t.setup for t in chosen], at, [t.source.date for t in chosen]):
-            found, range_ = predict(columns, at, with_), interval(columns, at, with_)
-            bubble = np.broadcast_to(found.time.bubble, len(places))
-            for row, place in enumerate(places):
-                out[members[place]] = Predicted(
-                    trial=chosen[place],
-                    seconds=float(found.seconds[row]),
-                    low=float(range_.low[row]),
-                    high=float(range_.high[row]),
-                    memory_gib=float(found.first_stage_gib[row]),
-                    fullest_gib=float(found.memory_gib[row]),
-                    fits=bool(found.fits[row]),
-                    bubble=float(bubble[row]),
-                    dominant=range_.dominant[row],
-                    dominant_share=float(range_.dominant_share[row]),
-                )
-    return [out[i] for i in range(len(trials))]
+    trials: Sequence[Trial],
+    cluster: Callable[[Trial], Cluster] = cluster_of,
+    trainer: Callable[[Trial], TrainerProfile] = trainer_of,
+) -> list[PredictedTrial]:
+    """One prediction per trial, in order."""
+    predictions = predict_jobs([job_of(trial, cluster(trial), trainer(trial)) for trial in trials])
+    return [PredictedTrial(trial, prediction) for trial, prediction in zip(trials, predictions, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -84,14 +65,13 @@ class Score:
     regret: float | None  # measured time of the layout predicted best, over the best measured
 
 
-def score(rows: Sequence[Predicted], table: str) -> Score:
+def score(rows: Sequence[PredictedTrial], table: str) -> Score:
     timed = [row for row in rows if row.error is not None]
     errors = np.array([row.error for row in timed], dtype=float)
-    inside = [row.low <= (row.trial.outcome.seconds or 0) <= row.high for row in timed]
+    inside = [row.prediction.low <= (row.trial.outcome.seconds or 0) <= row.prediction.high for row in timed]
     memory = [abs(row.memory_error) for row in rows if row.memory_error is not None]
-    judged = [
-        row.fits == (row.trial.outcome.status == "ok") for row in rows if row.trial.outcome.status in ("ok", "oom")
-    ]
+    ended = [row for row in rows if row.trial.outcome.status in ("ok", "oom")]
+    judged = [row.prediction.fits == (row.trial.outcome.status == "ok") for row in ended]
     rank, regret = _ranking(timed)
     return Score(
         table=table,
@@ -108,7 +88,7 @@ def score(rows: Sequence[Predicted], table: str) -> Score:
     )
 
 
-def _ranking(timed: Sequence[Predicted]) -> tuple[float | None, float | None]:
+def _ranking(timed: Sequence[PredictedTrial]) -> tuple[float | None, float | None]:
     """Per sample, since batches may differ; only with three layouts or more of comparable models."""
     sizes = {row.trial.setup.size_label for row in timed}
     if len(timed) < 3 or len(sizes) > 1:

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, of_model
+from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, costed_weighted_layers, lasting_slowdown, model_columns
 from trimaran.planner.question import Question
 from trimaran.spec import Layout
 from trimaran.spec.rules import gemm_dims
 
 BLOCK = 100_000  # layouts costed together: 0.8 MB an array, which caches hold
-RECOMPUTE_NAME = {code: name for name, code in RECOMPUTE.items()}
-SCHEDULE_NAME = {code: name for name, code in SCHEDULE.items()}
+RECOMPUTE_NAME = {int(code): name for name, code in RECOMPUTE.items()}
+SCHEDULE_NAME = {int(code): name for name, code in SCHEDULE.items()}
 
 Array = npt.NDArray[Any]
 
@@ -130,11 +130,6 @@ def _cut_count(question: Question, tps: list[int], pps: list[int], dps: list[int
     return total
 
 
-def weighted_as_costed(layers: int, stages: int) -> int:
-    """Layers of an even split that is as slow as this weighted one: its fullest stage times the stages."""
-    return -(-(layers + 2) // stages) * stages - 2
-
-
 def layout_of(rows: Columns, i: int) -> Layout:
     return Layout(
         dp=int(rows.dp[i]),
@@ -189,7 +184,7 @@ def _pipelines(question: Question) -> Iterator[PipelineCut]:
             if not fixed("virtual_stages", virtual):
                 continue
             stages = pp * virtual
-            ceiling = weighted_as_costed(model.layers, stages)
+            ceiling = costed_weighted_layers(model.layers, stages)
             splits = [(False, model.layers)] if model.layers % stages == 0 else []
             splits += [(True, ceiling)]
             for schedule in trainer.schedules:
@@ -239,7 +234,7 @@ def _block(
     mbs, sequence_parallel, recompute = micro[:, rows, None, None]
     pp, virtual, schedule, weighted, layers, dp = cut[:, None, columns, None]
     values = {
-        **of_model(question.model),
+        **model_columns(question.model),
         "layers": layers.astype(float),
         "dp": dp.astype(float),
         "tp": float(tp),
@@ -253,6 +248,7 @@ def _block(
         "sequence_parallel": sequence_parallel.astype(bool),
         "weighted": weighted.astype(bool),
         "devices_per_node": float(question.cluster.devices_per_node),
+        "slowdown": lasting_slowdown(question.cluster),
         "precision": question.precision,
         "optimizer": question.optimizer,
     }

@@ -1,14 +1,12 @@
 """Where a Job's own layout stands among all that fit: its rank, how much slower than the best, and why."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import Columns, of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
-from trimaran.planner.candidates import weighted_as_costed
 from trimaran.planner.plan import Plan, RankedLayout, ranked_layouts
 from trimaran.planner.ranking import OBJECTIVES, Counts, Ranking, rank_of
 from trimaran.planner.why import describe_difference
@@ -62,7 +60,7 @@ class Comparison:
 def compare(plan: Plan, job: Job) -> Comparison:
     """The job's layout may be one of the plan's or not; it is costed beside the best either way."""
     question, objective = plan.question, plan.objective
-    rows = _rows([plan.best.job, job])
+    rows = columns_of([plan.best.job, job])
     predicted = predict(rows, question.cluster, question.trainer)
     seconds, gib = np.broadcast_to(predicted.seconds, (2,)), np.broadcast_to(predicted.memory_gib, (2,))
     score = OBJECTIVES[objective](seconds, gib, rows.devices)
@@ -76,13 +74,3 @@ def compare(plan: Plan, job: Job) -> Comparison:
         feasible=plan.counts.feasible,
         difference=describe_difference(question, pair, 1),
     )
-
-
-def _rows(jobs: Sequence[Job]) -> Columns:
-    """As the candidates have them, so that a layout costs here what it costs there."""
-    rows = of_jobs(jobs)
-    layers = rows.layers.copy()
-    for i, job in enumerate(jobs):
-        if job.layout.split == "weighted" and job.layout.pp > 1:
-            layers[i] = weighted_as_costed(job.model.layers, job.layout.stages)
-    return replace(rows, layers=layers)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import Interval, interval
 from trimaran.planner.parts import PARTS, Parts, parts_of
 from trimaran.planner.timeline import Span, timeline
@@ -76,7 +76,7 @@ class Explained:
 
 
 def explained(job: Job) -> Explained:
-    columns = of_jobs([job])
+    columns = columns_of([job])
     return Explained(job, parts_of(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.cost.flops import FORMULAS, Step, tflops_per_device
+from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
 from trimaran.cost.parameters import total_parameters
 from trimaran.cost.predict import Interval, interval
 from trimaran.planner.candidates import cuts_excluded
@@ -76,7 +76,7 @@ class RankedLayout:
     def row(self) -> dict[str, Any]:
         """The layout's fields and what it is predicted to cost, as `trimaran plan --json` has them."""
         asked, layout = self.question, self.layout
-        step = Step(asked.model, asked.batch.size, layout.tp, layout.recompute)
+        step = TrainingStep(asked.model, asked.batch.size, layout.tp, layout.recompute)
         tokens_per_second = step.tokens / self.seconds
         flops = FORMULAS[asked.trainer.prints](step)
         return {

@@ -3,10 +3,10 @@
 from statistics import mean
 
 from trimaran.cost.predict import COVERAGE
+from trimaran.learn.trials import possible_job
 from trimaran.planner.explained import explained
 from trimaran.planner.tables import short_layout
 from trimaran.report.campaign import Campaign, Row
-from trimaran.report.jobs import job_of
 from trimaran.spec import Layout
 
 WORTH_TRYING = 0.01  # predicted speed-up over the fastest measured; less is not worth a trial
@@ -117,7 +117,7 @@ def _is_pick(campaign: Campaign) -> bool:
 
 
 def _was_tried(campaign: Campaign, pick: Layout) -> bool:
-    jobs = (job_of(row.trial) for row in campaign.rows)
+    jobs = (possible_job(row.trial) for row in campaign.rows)
     return any(job is not None and _essentials(job.layout) == _essentials(pick) for job in jobs)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.lab.sweep_folder import load_sweep_folder
+from trimaran.learn.trials import possible_job
 from trimaran.ledger.audit import Corrected, Finding, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.query import Filter
@@ -16,7 +17,6 @@ from trimaran.planner.plan import Plan, make_plan
 from trimaran.planner.question import Question
 from trimaran.planner.tables import short_layout
 from trimaran.report.campaign import Campaign, Expected, Row
-from trimaran.report.jobs import job_of
 from trimaran.report.rows import expected_of, rows_of
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Trial
 
@@ -122,7 +122,7 @@ def _campaign(
 ) -> Campaign:
     rows = rows_of(trials, before)
     comparable = _comparable(rows)
-    job = next((job for row in comparable[:1] if (job := job_of(row.trial))), None)
+    job = next((job for row in comparable[:1] if (job := possible_job(row.trial))), None)
     return Campaign(
         name=name,
         about=_about(trials),

@@ -6,11 +6,10 @@ from math import inf
 
 from trimaran.cost.setups import predictable
 from trimaran.lab.choose import Candidate, predicted
-from trimaran.learn.clusters import cluster_of
-from trimaran.learn.rows import trainer_name
 from trimaran.learn.score import predict_trials
+from trimaran.learn.trials import cluster_of, trainer_of
 from trimaran.report.campaign import Expected, Row
-from trimaran.spec import Mistake, Trial, presets
+from trimaran.spec import Mistake, Trial
 
 
 def rows_of(trials: Sequence[Trial], before: Mapping[str, Expected] | None = None) -> tuple[Row, ...]:
@@ -42,15 +41,13 @@ def _of_jobs(trials: Sequence[Trial]) -> dict[str, Expected]:
 def _of_setups(trials: Sequence[Trial]) -> dict[str, Expected]:
     """Of rows of tables and logs, which people measured on the first node."""
     known = [trial for trial in trials if predictable(trial.setup) and _has_presets(trial)]
-    return {
-        row.trial.id: Expected(row.seconds, row.low, row.high, row.memory_gib, row.fits)
-        for row in predict_trials(known, cluster_of, lambda trial: presets.trainer(trainer_name(trial)))
-    }
+    found = [(row.trial.id, row.prediction) for row in predict_trials(known)]
+    return {id: Expected(p.seconds, p.low, p.high, p.first_stage_gib, p.fits) for id, p in found}
 
 
 def _has_presets(trial: Trial) -> bool:
     try:
-        cluster_of(trial), presets.trainer(trainer_name(trial))
+        cluster_of(trial), trainer_of(trial)
     except Mistake:
         return False
     return True

@@ -44,7 +44,7 @@ class Condition(Spec):
     """A recorded state of a cluster, such as a fault that was repaired: measurements until then are slower."""
 
     name: str
-    until: str = Field(description="Last date it held, as printed in the tables.")
+    until: str = Field(description="Last date it held, as printed in the tables; empty: it still holds.")
     slowdown: PositiveFloat
     source: str = ""
 

@@ -4,7 +4,7 @@ reads ours."""
 import math
 from dataclasses import dataclass
 
-from trimaran.cost.flops import FORMULAS, Step
+from trimaran.cost.flops import FORMULAS, TrainingStep
 from trimaran.spec import Job
 
 
@@ -33,7 +33,7 @@ class StepMetrics:
 
 
 def tflops(job: Job, batch: int, seconds: float) -> dict[str, float]:
-    step = Step(job.model, batch, job.layout.tp, job.layout.recompute)
+    step = TrainingStep(job.model, batch, job.layout.tp, job.layout.recompute)
     return {name: float(flops(step)) / seconds / job.layout.devices / 1e12 for name, flops in FORMULAS.items()}
 
 

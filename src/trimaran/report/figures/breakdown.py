@@ -4,11 +4,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from trimaran.learn.trials import possible_job
 from trimaran.planner.explained import MEMORY, Explained, explained
 from trimaran.planner.parts import MEANING
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import GREEN, PALETTE, RED, Figure, plot
-from trimaran.report.jobs import job_of
 from trimaran.report.rows import layout_of
 from trimaran.spec import Trial
 
@@ -111,7 +111,7 @@ def compared_layouts(campaign: Campaign) -> list[Compared]:
     compared: list[Compared] = []
     seen = set()
     for row in campaign.comparable:
-        job = job_of(row.trial)
+        job = possible_job(row.trial)
         if job is None or job.layout in seen or len(compared) == MOST_LAYOUTS - 1:
             continue
         seen.add(job.layout)

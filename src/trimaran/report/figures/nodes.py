@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from trimaran.cost.columns import of_jobs
+from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.report.campaign import Campaign, Row
 from trimaran.report.figures.figure import GREY, MEASURED, PREDICTED, Figure, plot
@@ -77,7 +77,7 @@ def _throughput(job: Job) -> tuple[Any, Any]:
     micro_batches = job.batch.size // job.layout.micro_batch
     tried = np.array([dp for dp in range(1, micro_batches + 1) if micro_batches % dp == 0])
     tried = tried[(tried * 4 >= job.layout.dp) & (tried <= 8 * job.layout.dp)]
-    columns = replace(of_jobs([job]), dp=tried.astype(float))
+    columns = replace(columns_of([job]), dp=tried.astype(float))
     seconds = np.broadcast_to(predict(columns, job.cluster, job.trainer).seconds, tried.shape)
     return tried, job.batch.size * job.model.seq_len / seconds
 
