@@ -57,7 +57,7 @@ def test_columns_of_a_row_choose_its_cluster_and_attention(trimaran: Command, tm
         ("layers,hidden,gbs\n70,nan,2048\n", (), ["in.csv:2", "hidden", "nan"]),
         ("", (), ["in.csv is empty"]),
         ("layers,hidden,gbs\n", (), ["no row"]),
-        ("layers,hidden,gbs\n70," + "9" * 200_000 + ",8\n", (), ["in.csv:2", "no CSV"]),
+        ("layers,hidden,gbs\n70," + "9" * 200_000 + ",8\n", (), ["in.csv:2", "not valid CSV"]),
         ("layers,hidden,gbs\n70,14336,2048\n", ("-o", "no/such/out.csv", "--cluster", "selene"), ["cannot be written"]),
         ("layers,hidden,gbs\n70,14336,2048\n", (), ["no device", "--cluster"]),
         ("layers,hidden,gbs,device\n70,14336,2048,z80\n", (), ["'z80'", "a100-80gb"]),
