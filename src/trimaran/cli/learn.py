@@ -36,10 +36,12 @@ def learn(
     from trimaran.ledger.published import published as shipped
     from trimaran.ledger.store import Ledger, ledger_path
     from trimaran.spec import Mistake
-    from trimaran.spec.files import load_cluster, save
+    from trimaran.spec.files import check_folder_of, load_cluster, save
 
     if by not in ("section", "shape"):
         raise Mistake(f"--by is {by!r}, but tables are told apart by section or by shape.")
+    if output is not None:
+        check_folder_of(output)
     cluster = load_cluster(on)
     if published:
         reading = shipped()

@@ -38,15 +38,14 @@ def report(
     from rich.console import Console
 
     from trimaran.spec import Mistake
-    from trimaran.spec.files import write_text
+    from trimaran.spec.files import check_folder_of, write_text
     from trimaran.spec.mistake import require_package
 
     asked = {"conditions": where, "--sweep": sweep, "--published": published, "--job": job}
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
         raise Mistake(f"A report takes one of them, but {' and '.join(given)} were given; keep one.")
-    if not output.parent.is_dir():  # known before minutes of work
-        raise Mistake(f"{output} cannot be written: there is no folder {output.parent}.")
+    check_folder_of(output)
     for package in ("plotly", "jinja2", "kaleido"):
         require_package(package, "A report", "report")
     from trimaran.report.figures import draw_figures

@@ -116,6 +116,12 @@ def save(spec: Spec, path: Path) -> None:
     write_text(path, spec.to_json() + "\n" if path.suffix == ".json" else spec.to_yaml())
 
 
+def check_folder_of(path: Path) -> None:
+    """A Mistake before minutes of work whose result could not be written."""
+    if not path.parent.is_dir():
+        raise Mistake(f"{path} cannot be written: there is no folder {path.parent}.")
+
+
 def write_text(path: Path, text: str) -> None:
     """A reader, or a crash in between, finds the old file or the new one, never half of it."""
     target = path.resolve()  # a link is kept, and what it names replaced
