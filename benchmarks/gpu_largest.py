@@ -18,7 +18,7 @@ from typing import Any
 from arguments import require_gpu
 from stdlib_training import TRIMARAN
 from trimaran.cli.show import print_table
-from trimaran.planner.explained import explained
+from trimaran.planner.explain import explain
 from trimaran.spec import Job
 from trimaran.spec.files import load_job, save
 from trimaran.spec.settings import apply_settings
@@ -68,7 +68,7 @@ def main() -> int:
             print(f"{optimizer}: {model['layers']} x {model['hidden']}", file=sys.stderr, flush=True)
             records = trained(job, options.steps, Path(name))
             all_trained &= len(records) == options.steps
-            told = explained(job)
+            told = explain(job)
             memory = told.memory_bytes()["first"]
             seconds = [record["seconds"] for record in records[WARM_UP:]]
             row = [optimizer, f"{model['layers']} x {model['hidden']}", f"{fit['parameters'] / 1e9:.2f}B"]

@@ -18,7 +18,7 @@ import torch
 from arguments import job_argument, require_gpu
 from gpu_steps import weighed
 from trimaran.cli.show import print_table
-from trimaran.planner.explained import explained
+from trimaran.planner.explain import explain
 from trimaran.spec import Job
 from trimaran.spec.settings import apply_settings
 
@@ -33,7 +33,7 @@ def of(job: Job, micro_batch: int, recompute: str) -> Job:
 
 
 def predicted_gib(job: Job) -> float:
-    parts = explained(job).memory_bytes()["first"]
+    parts = explain(job).memory_bytes()["first"]
     return (parts["total"] - parts["context"]) / GIB
 
 
@@ -45,7 +45,7 @@ def measured_gib(job: Job) -> tuple[float, float] | None:
 
 def largest(job: Job, recompute: str) -> int:
     """The largest micro batch that is predicted to fit."""
-    return bisect.bisect_left(range(1, MOST + 1), True, key=lambda m: not explained(of(job, m, recompute)).fits)
+    return bisect.bisect_left(range(1, MOST + 1), True, key=lambda m: not explain(of(job, m, recompute)).fits)
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import torch
 from arguments import require_gpu
 from gpu_steps import forget, ours, timed
 from trimaran.cli.show import print_table
-from trimaran.planner.explained import explained, number
+from trimaran.planner.explain import explain, number
 from trimaran.spec import Job
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
@@ -61,7 +61,7 @@ def main() -> int:
     for name in options.only:
         print(name, file=sys.stderr, flush=True)
         job = job_of(base, name)
-        told = explained(job)
+        told = explain(job)
         bounds = number(told.interval.low), number(told.interval.high)
         rows.append((name, told.seconds, *bounds, measured_seconds(job)))
         print(f"predicted {told.seconds:.4f}, found {statistics.median(rows[-1][-1]):.4f}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas
 
     from trimaran.planner.estimates import Estimate
-    from trimaran.planner.explained import Explained
+    from trimaran.planner.explain import Explanation
     from trimaran.planner.plan import Plan
     from trimaran.planner.question import Fix, Objective
     from trimaran.spec import Batch, Cluster, Job, Model, TrainerProfile
@@ -74,14 +74,14 @@ def plan(
     return make_plan(question, top, objective, variants)
 
 
-def explain(job: "str | Path | Job") -> "Explained":
+def explain(job: "str | Path | Job") -> "Explanation":
     """Say where the memory of each stage and the time of a step go.
 
     >>> tm.explain("examples/jobs/bloom-176b.yaml").time_seconds()
     """
-    from trimaran.planner.explained import explained
+    from trimaran.planner.explain import explain
 
-    return explained(load(job))
+    return explain(load(job))
 
 
 def estimate(

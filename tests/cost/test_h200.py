@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.planner.explained import Explained, explained
+from trimaran.planner.explain import Explanation, explain
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 
@@ -23,8 +23,8 @@ def settings(row: dict[str, Any]) -> list[str]:
     return [f"{field}={value}" for field, value in row["change"].items()]
 
 
-def told(row: dict[str, Any]) -> Explained:
-    return explained(apply_settings(load_job("gpt-1b3-h200"), settings(row)))
+def told(row: dict[str, Any]) -> Explanation:
+    return explain(apply_settings(load_job("gpt-1b3-h200"), settings(row)))
 
 
 @pytest.mark.parametrize("row", rows("memory", "pages", "packed", "forecast"))

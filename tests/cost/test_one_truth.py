@@ -14,7 +14,7 @@ from trimaran.cost.setups import missing, predictable
 from trimaran.learn.score import predict_trials
 from trimaran.learn.trials import job_of, possible_job
 from trimaran.ledger.published import published
-from trimaran.planner.explained import explained
+from trimaran.planner.explain import explain
 from trimaran.planner.question import Question
 from trimaran.planner.ranking import search
 from trimaran.report.rows import rows_of
@@ -49,7 +49,7 @@ def test_predict_explain_score_and_report_agree(trial: Trial) -> None:
     whole = predict_job(job_of(trial))
     assert (whole.seconds, whole.first_stage_gib) == pytest.approx((scored.seconds, scored.memory_gib))
 
-    made = explained(job_of(trial))
+    made = explain(job_of(trial))
     assert made.seconds == pytest.approx(scored.seconds)
     assert made.memory_bytes()["first"]["total"] / GIB == pytest.approx(scored.memory_gib)
     assert sum(made.time_seconds().values()) == pytest.approx(scored.seconds)
@@ -96,7 +96,7 @@ def test_explain_and_the_planner_cost_an_uneven_split_alike(layers: int, virtual
     layout = found.layout(0)
     assert (layout.split, layout.virtual_stages) == ("weighted", virtual)
     job = question.job(layout)
-    assert explained(job).seconds == pytest.approx(float(found.seconds[0]))
+    assert explain(job).seconds == pytest.approx(float(found.seconds[0]))
     assert predict_job(job).fullest_gib == pytest.approx(float(found.memory_gib[0]))
 
 

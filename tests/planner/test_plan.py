@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trimaran.cost.predict import interval
 from trimaran.ledger.published import published
-from trimaran.planner.parts import PARTS, parts_of
+from trimaran.planner.explain import PARTS, step_breakdown
 from trimaran.planner.plan import make_plan, ties
 from trimaran.planner.question import Question, make_batch, parse_fix, with_nodes
 from trimaran.planner.ranking import best_of_each_cut, search
@@ -97,7 +97,7 @@ def test_nothing_that_is_listed_needs_more_memory_than_a_device_has() -> None:
 def test_the_parts_of_a_step_sum_to_the_step() -> None:
     question = planned_181b().replace(fixed={}, trainer=presets.trainer("trimaran"), precision="bf16")
     found = search(question)
-    parts = parts_of(found.rows, question.cluster, question.trainer)
+    parts = step_breakdown(found.rows, question.cluster, question.trainer)
     total = sum(np.broadcast_to(getattr(parts, name), found.seconds.shape) for name in PARTS)
     np.testing.assert_allclose(total, found.seconds, rtol=1e-9)
     assert min(float(np.min(getattr(parts, name))) for name in PARTS) >= 0

@@ -7,7 +7,7 @@ import typer
 from trimaran.processes.command import SettingsOption
 
 if TYPE_CHECKING:
-    from trimaran.planner.explained import Explained
+    from trimaran.planner.explain import Explanation
     from trimaran.planner.timeline import Span
     from trimaran.spec import Job
 
@@ -32,14 +32,14 @@ def explain(
     """
     import sys
 
-    from trimaran.planner.explained import explained
+    from trimaran.planner.explain import explain
     from trimaran.spec.files import load_job
     from trimaran.spec.settings import apply_settings
 
     read = apply_settings(load_job(job), settings or [])
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
-    made = explained(read)
+    made = explain(read)
     answer = _answer(made)
     spans, drawn = made.pipeline(micro_batches)
     if json:
@@ -52,9 +52,9 @@ def explain(
     _draw(read, spans, drawn, answer["bubble"])
 
 
-def _answer(made: "Explained") -> dict[str, Any]:
+def _answer(made: "Explanation") -> dict[str, Any]:
     """Memory in bytes by stage and part, the step in seconds by part."""
-    from trimaran.planner.explained import number
+    from trimaran.planner.explain import number
 
     return {
         "job": made.job.name,
@@ -66,7 +66,7 @@ def _answer(made: "Explained") -> dict[str, Any]:
         "seconds_high": number(made.interval.high),
         "uncertain_most_about": made.interval.dominant[0],
         "time_seconds": made.time_seconds(),
-        "limited_by": made.parts.limiting(0),
+        "limited_by": made.breakdown.bottleneck(0),
         "bubble": made.bubble,
         "micro_batches": made.job.micro_batches,
         "stage_seconds": made.stage_seconds(),
@@ -75,8 +75,7 @@ def _answer(made: "Explained") -> dict[str, Any]:
 
 def _print(job: "Job", answer: dict[str, Any]) -> None:
     from trimaran.cli.show import console
-    from trimaran.planner.explained import MEMORY
-    from trimaran.planner.parts import MEANING
+    from trimaran.planner.explain import MEMORY_LABELS, PART_LABELS
 
     out, gib = console(), 2**30
     layout = job.layout
@@ -89,7 +88,7 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     out.print(f"\n[bold]Memory[/] of a device by stage, GiB. {room}.", highlight=False)
     for stage, parts in answer["memory_bytes"].items():
         out.print(f"  {'only' if layout.pp == 1 else stage} stage, {parts['total'] / gib:.1f}", highlight=False)
-        for name, meaning in MEMORY.items():
+        for name, meaning in MEMORY_LABELS.items():
             share = parts[name] / gib / answer["device_gib"]
             _bar(out, meaning, parts[name] / gib, share, "magenta")
     seconds = answer["seconds"]
@@ -98,7 +97,7 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
         f"\n[bold]Time[/] of a step, {seconds:.2f} s ({spread}); limited by {answer['limited_by']}.", highlight=False
     )
     for name, value in answer["time_seconds"].items():
-        _bar(out, MEANING[name], value, value / seconds, "blue")
+        _bar(out, PART_LABELS[name], value, value / seconds, "blue")
 
 
 def _bar(out: Any, name: str, value: float, share: float, colour: str) -> None:

@@ -64,7 +64,7 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.cost.columns import columns_of
     from trimaran.cost.memory import engine_context_bytes
     from trimaran.engine.memory.rank_memory import rank_memory
-    from trimaran.planner.explained import number
+    from trimaran.planner.explain import number
 
     found = _watched(rank_memory, job, rank)
     predicted = _predicted(job.replace(trainer=job.trainer.replace(compiles=False).to_dict()), rank)

@@ -15,7 +15,7 @@ from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
 from trimaran.cost.parameters import total_parameters
 from trimaran.cost.predict import Interval, interval
 from trimaran.planner.candidates import cuts_excluded
-from trimaran.planner.parts import parts_of
+from trimaran.planner.explain import step_breakdown
 from trimaran.planner.question import Objective, Question
 from trimaran.planner.ranking import KEPT, Counts, Ranking, best_of_each_cut, search
 from trimaran.planner.relax import explain_impossible
@@ -265,7 +265,7 @@ def make_plan(question: Question, top: int = 10, objective: Objective = "time", 
 def ranked_layouts(question: Question, ranking: Ranking, objective: str = "time") -> tuple[RankedLayout, ...]:
     """Each row with its interval, the parts of its step, and whether it ties with the first."""
     off = interval(ranking.rows, question.cluster, question.trainer)
-    parts = parts_of(ranking.rows, question.cluster, question.trainer)
+    parts = step_breakdown(ranking.rows, question.cluster, question.trainer)
     shares, tied = parts.shares(), ties(ranking, off, objective)
     return tuple(
         RankedLayout(
@@ -280,7 +280,7 @@ def ranked_layouts(question: Question, ranking: Ranking, objective: str = "time"
             memory_gib=float(ranking.memory_gib[i]),
             bubble=float(parts.predicted.time.bubble[i]),
             shares={name: float(share[i]) for name, share in shares.items()},
-            limited_by=parts.limiting(i),
+            limited_by=parts.bottleneck(i),
             tie=bool(tied[i]),
             score=float(ranking.score[i]),
         )

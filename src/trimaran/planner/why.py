@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trimaran.planner.parts import MEANING, PARTS, parts_of
+from trimaran.planner.explain import PART_LABELS, PARTS, step_breakdown
 from trimaran.planner.question import Question
 from trimaran.planner.ranking import Ranking
 
@@ -35,10 +35,10 @@ def _reason(question: Question, ranking: Ranking, field: str, objective: str) ->
 def describe_difference(question: Question, ranking: Ranking, other: int) -> str:
     """The part of the step that grows most from the first row to the other, and what is saved in exchange."""
     pair = ranking.take(np.array([0, other]))
-    parts = parts_of(pair.rows, question.cluster, question.trainer)
+    parts = step_breakdown(pair.rows, question.cluster, question.trainer)
     grown = {name: float(np.diff(np.broadcast_to(getattr(parts, name), (2,)))[0]) for name in PARTS}
     lost, won = max(grown, key=lambda name: grown[name]), min(grown, key=lambda name: grown[name])
-    said = f"it loses {grown[lost]:.2f} s to {MEANING[lost]}"
+    said = f"it loses {grown[lost]:.2f} s to {PART_LABELS[lost]}"
     if grown[won] < -0.005:
-        said += f" and wins {-grown[won]:.2f} s of {MEANING[won]}"
+        said += f" and wins {-grown[won]:.2f} s of {PART_LABELS[won]}"
     return said

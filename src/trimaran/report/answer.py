@@ -4,7 +4,7 @@ from statistics import mean
 
 from trimaran.cost.predict import COVERAGE
 from trimaran.learn.trials import possible_job
-from trimaran.planner.explained import explained
+from trimaran.planner.explain import explain
 from trimaran.planner.tables import short_layout
 from trimaran.report.campaign import Campaign, Row
 from trimaran.spec import Layout
@@ -50,8 +50,8 @@ def reasons(campaign: Campaign) -> list[str]:
             f" takes {second:.4g} s, {second / winner.seconds - 1:.1%} more."
         )
     if campaign.job is not None:
-        breakdown = explained(campaign.job)
-        limit = breakdown.parts.limiting(0)
+        breakdown = explain(campaign.job)
+        limit = breakdown.breakdown.bottleneck(0)
         sentences.append(f"The cost model: limited by {limit}; pipeline bubble {breakdown.bubble:.1%}.")
     if campaign.plan is not None and _is_pick(campaign):
         sentences.append("It is the planner's pick. " + " ".join(campaign.plan.why))

@@ -5,8 +5,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from trimaran.learn.trials import possible_job
-from trimaran.planner.explained import MEMORY, Explained, explained
-from trimaran.planner.parts import MEANING
+from trimaran.planner.explain import MEMORY_LABELS, PART_LABELS, Explanation, explain
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import GREEN, PALETTE, RED, Figure, plot
 from trimaran.report.rows import layout_of
@@ -15,7 +14,7 @@ from trimaran.spec import Trial
 GIB = 2**30
 MOST_LAYOUTS = 6
 PICK = "the plan's pick"
-Compared = tuple[str, Explained, Trial | None]  # label, predicted breakdown, the trial unless nobody ran it
+Compared = tuple[str, Explanation, Trial | None]  # label, predicted breakdown, the trial unless nobody ran it
 
 
 def memory(campaign: Campaign) -> Figure | None:
@@ -23,7 +22,7 @@ def memory(campaign: Campaign) -> Figure | None:
     if not layouts:
         return None
     rows: list[tuple[Any, ...]] = [
-        (label, stage, *(parts[name] / GIB for name in MEMORY), parts["total"] / GIB)
+        (label, stage, *(parts[name] / GIB for name in MEMORY_LABELS), parts["total"] / GIB)
         for label, breakdown, _ in layouts
         for stage, parts in breakdown.memory_bytes().items()
     ]
@@ -37,7 +36,7 @@ def memory(campaign: Campaign) -> Figure | None:
             marker={"color": PALETTE[i], "line": {"width": 0}},
             hovertemplate="%{y:.2f} GiB " + meaning + "<extra></extra>",
         )
-        for i, meaning in enumerate(MEMORY.values())
+        for i, meaning in enumerate(MEMORY_LABELS.values())
         if any(row[2 + i] > 0.005 * row[-1] for row in rows)
     ]
     measured = _measured_gib(layouts)
@@ -67,7 +66,7 @@ def memory(campaign: Campaign) -> Figure | None:
         title="Memory by stage",
         caption="Predicted, for a device of the first, a middle and the last pipeline stage.",
         plot=drawn,
-        header=("layout", "stage", *(f"{name}_gib" for name in MEMORY), "total_gib", "measured_gib"),
+        header=("layout", "stage", *(f"{name}_gib" for name in MEMORY_LABELS), "total_gib", "measured_gib"),
         rows=tuple((*row, measured.get((row[0], row[1]))) for row in rows),
         wide=True,
     )
@@ -86,7 +85,7 @@ def parts(campaign: Campaign) -> Figure | None:
             marker={"color": PALETTE[i]},
             hovertemplate="%{x:.3g} s " + meaning + "<extra></extra>",
         )
-        for i, (name, meaning) in enumerate(MEANING.items())
+        for i, (name, meaning) in enumerate(PART_LABELS.items())
         if any(seconds[name] > 0.002 * sum(seconds.values()) for _, seconds in layouts)
     ]
     return Figure(
@@ -100,8 +99,8 @@ def parts(campaign: Campaign) -> Figure | None:
             xaxis={"title": "seconds"},
             yaxis={"autorange": "reversed", "type": "category"},
         ),
-        header=("layout", *(f"{name}_s" for name in MEANING)),
-        rows=tuple((label, *(seconds[name] for name in MEANING)) for label, seconds in layouts),
+        header=("layout", *(f"{name}_s" for name in PART_LABELS)),
+        rows=tuple((label, *(seconds[name] for name in PART_LABELS)) for label, seconds in layouts),
         wide=True,
     )
 
@@ -117,10 +116,10 @@ def compared_layouts(campaign: Campaign) -> list[Compared]:
         seen.add(job.layout)
         short = row.label if row.trial.source.kind == "run" else layout_of(row.trial)
         taken = any(label == short for label, _, _ in compared)
-        compared.append((row.label if taken else short, explained(job), row.trial))
+        compared.append((row.label if taken else short, explain(job), row.trial))
     plan = campaign.plan
     if plan is not None and plan.best.layout not in seen:
-        compared.append((PICK, explained(plan.best.job), None))
+        compared.append((PICK, explain(plan.best.job), None))
     return compared
 
 

@@ -2,7 +2,7 @@
 
 import plotly.graph_objects as go
 
-from trimaran.planner.explained import explained
+from trimaran.planner.explain import explain
 from trimaran.planner.timeline import idle_share
 from trimaran.report.campaign import Campaign
 from trimaran.report.figures.figure import BLUE, GREEN, ORANGE, Figure, plot
@@ -17,7 +17,7 @@ def timeline(campaign: Campaign) -> Figure | None:
     job = campaign.job
     if job is None or job.layout.pp == 1:
         return None
-    breakdown = explained(job)
+    breakdown = explain(job)
     spans, drawn = breakdown.pipeline(min(job.layout.pp + 4, MOST))
     traces = []
     for kind, colour in COLOURS.items():
