@@ -12,7 +12,18 @@ TRIMARAN = [sys.executable, "-m", "trimaran.cli.main"]
 ENVIRONMENT = {
     key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "RANK", "WORLD_SIZE", "MASTER_"))
 }
-__all__ = ["ENVIRONMENT", "TRIMARAN", "finished", "gone_within", "losses", "rank_pids", "train", "until_iteration"]
+ONE_THREAD = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}  # threads of tiny operations wait for each other on a busy machine
+__all__ = [
+    "ENVIRONMENT",
+    "ONE_THREAD",
+    "TRIMARAN",
+    "finished",
+    "gone_within",
+    "losses",
+    "rank_pids",
+    "train",
+    "until_iteration",
+]
 
 
 def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> Process:
@@ -20,7 +31,7 @@ def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: 
     command = [*TRIMARAN, "train", *arguments]
     if limit:
         command = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *command]
-    return start(command, {**ENVIRONMENT, "OMP_NUM_THREADS": "1", **(environment or {})})
+    return start(command, {**ONE_THREAD, **(environment or {})})
 
 
 def finished(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> tuple[int, str, str]:

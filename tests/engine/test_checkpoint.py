@@ -1,4 +1,4 @@
-"""Checkpoints: a run goes on under any other layout as if never stopped, and a killed one loses no complete save."""
+"""Checkpoints: a run resumes under any other layout as if never stopped, and a killed one loses no complete save."""
 
 import json
 import shlex
@@ -10,27 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.engine.commands import ENVIRONMENT, TRIMARAN, finished, losses, train, until_iteration
+from tests.engine.commands import ONE_THREAD, TRIMARAN, finished, losses, train, until_iteration
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
+from tests.engine.trainers import CPU, trainer_of
 from tests.processes import LIMIT_SECONDS, finish
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, newest_checkpoint
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
 from trimaran.engine.memory.tracker import Tracker
-from trimaran.engine.parallel.world import World, build_world
-from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Mistake
 
-STEPS, SAVED_AT = 6, 3
+STEPS, SAVED_AT = 4, 2
 UNTIED = {"tied_embeddings": False}
 
 Z3 = {"dp": 2, "zero": 3, "micro_batch": 2}
 ALL = {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "sequence_parallel": True}
-# (model, the layout that saves, the layout that goes on)
+# (model, the layout that saves, the layout that resumes)
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "one process to all three": (GPT, {}, ALL),
     "all three to one process": (GPT, ALL, {}),
@@ -55,15 +53,12 @@ def job(model: dict[str, Any], layout: dict[str, Any], folder: Path | None, **re
 
 def trained(rank: int, job: Job, until: int) -> list[float]:
     """Resume from the newest checkpoint, train to this step and save there: the losses, and the validation loss."""
-    device = torch.device("cpu")
-    alone = job.layout.devices == 1
-    world = World(job.layout, device) if alone else build_world(job.layout, job.model.tied_embeddings, device, rank)
-    trainer = Trainer(job, world)
+    trainer = trainer_of(rank, job)
     checkpoints = Checkpointer(trainer)
     position = checkpoints.resume()
     consumed, found, source = position.consumed, [], source_of(job)
     for iteration in range(position.iteration, until):
-        parts = batch(job, source, consumed, job.batch.size, world.dp_rank, device)
+        parts = batch(job, source, consumed, job.batch.size, trainer.world.dp_rank, CPU)
         consumed += job.batch.size
         found.append(float(trainer.step(parts, job.recipe.rate_at(consumed, job.samples)).loss))
         checkpoints.save(TrainState(iteration + 1, consumed, 0, 0, trainer.scaler.state()))
@@ -74,14 +69,14 @@ def trained(rank: int, job: Job, until: int) -> list[float]:
 @pytest.fixture(scope="session")
 def never_stopped(pool: Pool) -> Any:
     @cache
-    def of_model(text: str) -> list[float]:
-        return pool.run(1, trained, job(json.loads(text), {}, None), STEPS)[0]
+    def of_model(text: str, optimizer: str = "adam") -> list[float]:
+        return pool.run(1, trained, job(json.loads(text), {}, None, optimizer=optimizer), STEPS)[0]
 
     return of_model
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_run_goes_on_under_another_layout_as_if_never_stopped(
+def test_a_run_resumes_under_another_layout_as_if_never_stopped(
     pair: str, pool: Pool, never_stopped: Any, tmp_path: Path
 ) -> None:
     model, first, second = PAIRS[pair]
@@ -111,13 +106,13 @@ def test_a_save_in_the_background_is_of_the_step_it_was_asked_for(
 @pytest.mark.parametrize(
     ("layout", "off"), [({}, 1e-5), ({"tp": 2, "dp": 2, "zero": 1, "micro_batch": 2}, 3e-3)], ids=["same", "another"]
 )
-def test_8_bit_moments_go_on(
-    layout: dict[str, Any], off: float, asynchronous: bool, pool: Pool, tmp_path: Path
+def test_8_bit_moments_are_resumed(
+    layout: dict[str, Any], off: float, asynchronous: bool, pool: Pool, never_stopped: Any, tmp_path: Path
 ) -> None:
-    """In the same blocks as if never stopped; cut otherwise, their blocks of 256 are others."""
+    """With the same sharding as if never stopped; otherwise their quantization blocks of 256 differ."""
     pytest.importorskip("torchao")
     model, saving = GPT | {"hidden": 64}, {"folder": str(tmp_path), "asynchronous": asynchronous}
-    expected = pool.run(1, trained, job(model, {}, None, optimizer="adam-8bit"), STEPS)[0]
+    expected = never_stopped(json.dumps(model), "adam-8bit")
     pool.run(1, trained, job(model, {}, None, optimizer="adam-8bit", saving=saving), SAVED_AT)
     resumed = job(model, layout, None, optimizer="adam-8bit", saving=saving)
     for of_rank in pool.run(resumed.layout.devices, trained, resumed, STEPS):
@@ -125,15 +120,15 @@ def test_8_bit_moments_go_on(
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "fused-adam", "adam-8bit"])
-def test_going_on_takes_hardly_more_memory_than_is_held_then(optimizer: str, tmp_path: Path) -> None:
-    """For a job that fills the device must be able to go on: not all gradients or unpacked moments at once."""
+def test_resuming_needs_hardly_more_memory_than_training_holds(optimizer: str, tmp_path: Path) -> None:
+    """A job that fills the device must be able to resume: not all gradients or unpacked moments at once."""
     if optimizer == "adam-8bit":
         pytest.importorskip("torchao")
     asked = job(GPT | {"hidden": 64, "layers": 24}, {}, tmp_path, optimizer=optimizer)
     trained(0, asked, 1)
     tracker = Tracker()
     with tracker:
-        trainer = Trainer(asked, World(asked.layout, torch.device("cpu")))
+        trainer = trainer_of(0, asked)
         assert Checkpointer(trainer).resume().iteration == 1
     weights = sum(master.value.nbytes for master in trainer.weights.masters)
     assert tracker.now >= weights
@@ -146,7 +141,7 @@ def test_the_newest_are_kept(pool: Pool, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
 
 
-def test_a_half_written_one_is_not_taken(tmp_path: Path) -> None:
+def test_a_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / ".step-00000003.partial").mkdir()
     assert newest_checkpoint(tmp_path) == tmp_path / "step-00000002"
@@ -156,27 +151,27 @@ def test_a_checkpoint_of_another_model_is_named_by_its_first_difference(pool: Po
     pool.run(1, trained, job(GPT, {}, tmp_path), 1)
     other = job(GPT | {"hidden": 64}, {}, tmp_path)
     with pytest.raises(Mistake, match=r"is of another model: its hidden is 32, the job's 64;"):
-        Checkpointer(Trainer(other, World(other.layout, torch.device("cpu")))).resume()
+        Checkpointer(trainer_of(0, other)).resume()
 
 
-def test_a_run_killed_while_it_saves_goes_on_from_a_complete_checkpoint(tmp_path: Path) -> None:
-    """Saving after every step, killed with -9 again and again: the losses are those of a run that was left alone."""
+def test_a_run_killed_while_it_saves_resumes_from_a_complete_checkpoint(tmp_path: Path) -> None:
+    """Saving after every step, killed with -9 twice: the losses are those of an undisturbed run."""
     saving = ("--set", f"saving.folder={tmp_path}", "--set", "saving.every=1", "--set", "layout.dp=2")
-    for seen in (1, 3, 2, 4):
+    for seen in (1, 3):
         process = train("tiny", "--steps", "100000", *saving)
         begun = newest_checkpoint(tmp_path)
         first = int(begun.name[5:]) if begun else 0
         until_iteration(process, first + seen)
         process.kill()
         process.communicate()
-    code, out, err = finished("tiny", "--steps", "14", *saving)
+    code, out, err = finished("tiny", "--steps", "8", *saving)
     assert (code, err) == (0, "")
-    _, alone, _ = finished("tiny", "--steps", "14")
+    _, alone, _ = finished("tiny", "--steps", "8")
     last = losses(out)
     assert [float(loss) for loss in last] == pytest.approx([float(loss) for loss in losses(alone)[-len(last) :]], 1e-5)
 
 
-def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_sigterm_saves_and_the_run_resumes(tmp_path: Path) -> None:
     saving = ("--set", f"saving.folder={tmp_path}")
     process = train("tiny", "--steps", "100000", "--set", "layout.pp=2", *saving)
     until_iteration(process, 2)
@@ -198,8 +193,7 @@ def test_a_run_whose_reader_leaves_is_saved(pipe: str, tmp_path: Path) -> None:
     """As with `| head`, and with the `| tee` that a terminal's Ctrl-C ends together with the run."""
     run = shlex.join([*TRIMARAN, "train", "tiny", "--steps", "100000", "--set", f"saving.folder={tmp_path}"])
     shell = ["bash", "-c", f'{run} {pipe} grep -m 1 "iteration .* 3/"; exit ${{PIPESTATUS[0]}}']
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}  # on a busy machine two threads wait for each other
-    ended = subprocess.run(shell, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, env=environment)
+    ended = subprocess.run(shell, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, env=ONE_THREAD)
     assert ended.returncode == 5
     path = newest_checkpoint(tmp_path)
     assert path is not None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.engine.commands import ONE_THREAD
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from trimaran.cost.columns import columns_of
@@ -196,12 +197,12 @@ def test_packing_by_64_bit_numbers_is_known_too() -> None:
 WEIGHED_FIRST = """
 import json, sys
 from tests.engine.jobs import GPT, job_of
-from tests.engine.test_precision import trained
+from tests.engine.trainers import losses_of, trainer_of
 from trimaran.engine.memory.rank_memory import rank_memory
 job = job_of(GPT | {"hidden": 64}, {"micro_batch": 2}, optimizer="adam-8bit")
 if "weighed" in sys.argv:
     rank_memory(job, 0)
-print(json.dumps(trained(0, [job])))
+print(json.dumps(losses_of(trainer_of(0, job), range(4))))
 """
 
 
@@ -209,7 +210,9 @@ print(json.dumps(trained(0, [job])))
 def test_weighing_leaves_nothing_behind_that_changes_a_training() -> None:
     """torchao keeps a table, which fake tensors would fill with nothing."""
     command = [sys.executable, "-c", WEIGHED_FIRST]
-    said = [subprocess.run([*command, *more], capture_output=True, text=True) for more in ([], ["weighed"])]
+    said = [
+        subprocess.run([*command, *more], capture_output=True, text=True, env=ONE_THREAD) for more in ([], ["weighed"])
+    ]
     assert said[0].returncode == 0, said[0].stderr
     assert said[0].stdout == said[1].stdout
 

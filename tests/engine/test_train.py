@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.commands import ENVIRONMENT, finished, losses, rank_pids, train
+from tests.engine.commands import ONE_THREAD, finished, losses, rank_pids, train
 from tests.processes import finish
 from trimaran.cost.flops import FORMULAS, TrainingStep
 from trimaran.ledger.recognise import read_file
@@ -81,8 +81,7 @@ def test_every_rank_leaves_a_heartbeat(run: tuple[Path, str]) -> None:
 
 def test_under_torchrun_the_processes_join_and_losses_are_the_same(run: tuple[Path, str]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "-m", "trimaran.engine", "tiny"]
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([*command, *LAYOUT], capture_output=True, text=True, env=environment, check=True)
+    ran = subprocess.run([*command, *LAYOUT], capture_output=True, text=True, env=ONE_THREAD, check=True)
     assert losses(ran.stdout) == losses(run[1])
 
 
