@@ -217,7 +217,7 @@ def test_two_ranks_on_one_physical_line_are_told_apart() -> None:
 def test_a_line_cut_in_the_middle_of_the_file_is_listed() -> None:
     half = line(2, 3.0)[:170]
     reading = read(line(1, 2.0), half + "[default0]:saving checkpoint", line(3, 4.0))
-    assert [(unread.line, "cut" in unread.why) for unread in reading.unread] == [(2, True)]
+    assert [(unread.line, "truncated" in unread.why) for unread in reading.unread] == [(2, True)]
     assert reading.trials[0].outcome.seconds == 4.0
 
 

@@ -89,7 +89,7 @@ class SwitchFlag:
 
 @dataclass(frozen=True)
 class ChoiceFlag:
-    """--lr-decay-style cosine: a value of ours for each word of the trainer's; its other words are not understood."""
+    """--lr-decay-style cosine: the Job's value for each of the trainer's choices; other choices are not understood."""
 
     flag: str
     field: str

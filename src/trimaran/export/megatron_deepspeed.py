@@ -48,7 +48,7 @@ from trimaran.spec.model import round_up
 
 TRAINER = "megatron-deepspeed-2022"
 CAUSAL, PREFIX = "pretrain_gpt.py", "pretrain_prefix_lm.py"
-OWN_FLAGS = (  # by which its launch files are told from Megatron-LM's
+OWN_FLAGS = (  # which Megatron-LM does not have
     "--deepspeed",
     "--deepspeed_config",
     "--zero-stage",

@@ -90,8 +90,8 @@ class DataSplit:
             return {}
         try:
             shares = [float(share) for share in given["--split"][0].replace("/", ",").split(",")]
-            whole = sum(shares)
-            kept = shares[1] if abs(whole - 1) < 1e-9 else shares[1] / whole
+            total = sum(shares)
+            kept = shares[1] if abs(total - 1) < 1e-9 else shares[1] / total
         except (ValueError, ZeroDivisionError, IndexError):
             raise Mistake(f"--split is {given['--split'][0]!r}, but must be shares such as 969,30,1.") from None
         return {"data.validation": kept}
@@ -124,8 +124,8 @@ class PrecisionFlags:
     flags: tuple[str, ...] = ("--bf16", "--fp16", "--fp8-format")
 
     def write(self, job: Job) -> list[Line]:
-        words = {"bf16": [["--bf16"]], "fp16": [["--fp16"]], "fp8": [["--bf16"], ["--fp8-format", "hybrid"]]}
-        return words.get(job.precision, [])
+        lines = {"bf16": [["--bf16"]], "fp16": [["--fp16"]], "fp8": [["--bf16"], ["--fp8-format", "hybrid"]]}
+        return lines.get(job.precision, [])
 
     def read(self, given: Given) -> Fields:
         named = {"--fp8-format": "fp8", "--bf16": "bf16", "--fp16": "fp16"}

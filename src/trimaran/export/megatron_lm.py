@@ -116,8 +116,8 @@ class RecomputeFlags:
             return {"layout.recompute": "full"}
         if "--recompute-activations" in given:
             return {"layout.recompute": "selective"}
-        word = given.get("--recompute-granularity", ["none"])[0]
-        return {"layout.recompute": word if word in ("full", "selective") else "none"}
+        granularity = given.get("--recompute-granularity", ["none"])[0]
+        return {"layout.recompute": granularity if granularity in ("full", "selective") else "none"}
 
 
 def _without_fusion(job: Job) -> list[Line]:

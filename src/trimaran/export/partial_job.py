@@ -19,7 +19,7 @@ class PartialJob:
 
     values: dict[str, Any]
     trainer: str  # the preset's name
-    unread: tuple[str, ...] = ()  # what was not understood, as it stands in the file
+    unread: tuple[str, ...] = ()  # what was not understood, as written in the file
     by_replicas: Callable[[int], dict[str, Any]] | None = (
         None  # values that follow from dp, where the file does not state it
     )

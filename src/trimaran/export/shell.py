@@ -149,9 +149,9 @@ def _closing(text: str, i: int) -> int:
 def _expand(raw: str, known: dict[str, list[str]], split: bool = True) -> list[str]:
     """The words that one word as written expands to. Unquoted variables are split, and so is a command line for another
     shell (`bash -c "… $CMD"`), recognised by the flags in it."""
-    whole = re.fullmatch(r"\"?\$\{(\w+)\[[@*]\]\}\"?", raw)
-    if whole and whole[1] in known:
-        return known[whole[1]]
+    array = re.fullmatch(r"\"?\$\{(\w+)\[[@*]\]\}\"?", raw)
+    if array and array[1] in known:
+        return known[array[1]]
     made, i = "", 0
     bare = False
     while i < len(raw):
@@ -195,7 +195,7 @@ def _substitute(text: str, known: dict[str, list[str]]) -> str:
         if name in known:
             return " ".join(known[name])
         default = found[3]
-        asked = default is not None and re.match(r":?[-=]", found[0][len(name) + 2 :])
-        return _unescape(default.strip("\"'")) if asked and default is not None else UNKNOWN + found[0]
+        has_default = default is not None and re.match(r":?[-=]", found[0][len(name) + 2 :])
+        return _unescape(default.strip("\"'")) if has_default and default is not None else UNKNOWN + found[0]
 
     return _SUBSTITUTION.sub(UNKNOWN + r"\1", re.sub(r"(?<!\\)" + _VARIABLE.pattern, value, text))

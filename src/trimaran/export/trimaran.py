@@ -39,9 +39,9 @@ def to_slurm(job: Job) -> LaunchFiles:
 
 def from_slurm(text: str) -> PartialJob | None:
     """The job inside a script of ours, or None."""
-    _, begun, rest = text.partition(f"<<'{END}'\n")
-    body, ended, _ = rest.partition(f"\n{END}\n")
-    if not begun or not ended:
+    _, opened, rest = text.partition(f"<<'{END}'\n")
+    body, closed, _ = rest.partition(f"\n{END}\n")
+    if not opened or not closed:
         return None
     values: dict[str, Any] = yaml.safe_load(body)
     cluster = values.pop("cluster")

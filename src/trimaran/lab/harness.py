@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.lab import files
-from trimaran.lab.launcher import Launcher, LauncherStatus
-from trimaran.lab.local import Local
+from trimaran.lab.local import LauncherStatus, Local
 from trimaran.lab.outcome import outcome_of, read_metrics
 from trimaran.lab.slurm import SlurmJobs, SlurmSteps
 from trimaran.lab.sweep_folder import MAX_ATTEMPTS, Attempt, folder_of
@@ -23,7 +22,11 @@ from trimaran.spec import Mistake, Outcome, Sweep
 
 POLL_SECONDS = 0.5
 STOPPED = "You stopped it."
-LAUNCHERS: dict[str, Callable[[Sweep], Launcher]] = {"local": Local, "slurm": SlurmJobs, "allocation": SlurmSteps}
+LAUNCHERS: dict[str, Callable[[Sweep], Local | SlurmJobs]] = {
+    "local": Local,
+    "slurm": SlurmJobs,
+    "allocation": SlurmSteps,
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class StopRequests:
 class Harness:
     def __init__(self, sweep: Sweep, folder: Path, attempts: list[Attempt], ledger: Ledger, budget: Budget) -> None:
         self.sweep, self.folder, self.ledger, self.budget = sweep, folder, ledger, budget
-        self.launcher: Launcher = LAUNCHERS[sweep.place.kind](sweep)
+        self.launcher = LAUNCHERS[sweep.place.kind](sweep)
         self.waiting = [attempt for attempt in attempts if attempt.outcome is None]
         self.done = [attempt for attempt in attempts if attempt.outcome is not None]
         self.running: list[Attempt] = []
@@ -114,8 +117,8 @@ class Harness:
             try:
                 self.launcher.start(attempt)
             except (OSError, Mistake) as error:
-                said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-                self._record(attempt, Outcome(status="fail", reason=f"It could not be started: {said}"), view)
+                why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+                self._record(attempt, Outcome(status="fail", reason=f"It could not be started: {why}"), view)
                 continue
             self.running.append(attempt)
 

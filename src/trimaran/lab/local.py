@@ -6,17 +6,27 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from trimaran.lab import files
-from trimaran.lab.launcher import LauncherStatus
 from trimaran.lab.orders import write_order
 from trimaran.lab.sweep_folder import Attempt
 from trimaran.lab.trial_processes import end_all, kill, processes_of
 from trimaran.spec import Mistake, Sweep
+from trimaran.spec.trial import Status
+
+
+class LauncherStatus(NamedTuple):
+    """What a launcher knows of an attempt without a result."""
+
+    state: Literal["waiting", "running", "unknown", "gone"]  # unknown: SLURM does not answer
+    status: Status = "lost"  # of one that is gone
+    reason: str = ""
 
 
 class Local:
+    """What the harness asks of every launcher; slurm.py has the others."""
+
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         self.supervisors: dict[str, subprocess.Popen[str]] = {}  # started by this harness
@@ -26,6 +36,7 @@ class Local:
         return len(running) < self.sweep.place.parallel
 
     def start(self, attempt: Attempt) -> None:
+        """Raises OSError or Mistake where it cannot be started at all."""
         write_order(self.sweep, attempt, cpus=self._cores_for(attempt))
         self.supervise(attempt)
 
@@ -75,6 +86,7 @@ class Local:
         return LauncherStatus("gone", "lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
 
     def why_cancelled(self, attempt: Attempt) -> LauncherStatus:
+        """Of one that was ended, and not by us."""
         return LauncherStatus("gone", "cancelled", "Its supervisor was ended by a signal.")
 
     def cancel(self, attempt: Attempt) -> None:
@@ -99,6 +111,7 @@ class Local:
             supervisor.stderr.close()
 
     def wait(self, running: list[Attempt], seconds: float) -> None:
+        """Until something may have ended, or for so long."""
         with ExitStack() as handles:
             waited: list[int] = []
             for attempt in running:

@@ -10,11 +10,16 @@ from typing import Any
 from trimaran.cost.memory import GIB
 from trimaran.lab import files
 from trimaran.lab.sweep_folder import Attempt
-from trimaran.spec import Job, Mistake, Sweep
+from trimaran.spec import Job, Mistake, Setup, Sweep
 from trimaran.spec.files import save
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# Placeholders of a sweep's command that have the name of a field of Setup.
+OF_SETUP = (
+    *("tp", "pp", "dp", "mbs", "gbs", "zero", "recompute", "nodes", "devices_per_node", "layers", "hidden"),
+    *("ffn_hidden", "heads", "kv_heads", "vocab", "seq_len", "precision", "optimizer"),
+)
 PATIENCE_SECONDS = 60  # of our ranks in a collective
 
 
@@ -76,28 +81,9 @@ def fill_command(template: str, job: Job, folder: Path) -> str:
 
 
 def placeholders(job: Job, folder: Path) -> dict[str, str]:
-    model, layout = job.model, job.layout
-    values: dict[str, Any] = {
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "dp": layout.dp,
-        "vp": layout.virtual_stages,
-        "mbs": layout.micro_batch,
-        "gbs": job.batch.size,
-        "zero": layout.zero,
-        "recompute": layout.recompute,
-        "devices": layout.devices,
-        "nodes": job.cluster.nodes,
-        "devices_per_node": job.cluster.devices_per_node,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "ffn_hidden": model.ffn_hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "vocab": model.vocab,
-        "seq_len": model.seq_len,
-        "precision": job.precision,
-        "optimizer": job.optimizer,
+    values = {name: getattr(Setup.of_job(job), name) for name in OF_SETUP} | {
+        "vp": job.layout.virtual_stages,
+        "devices": job.layout.devices,
         "steps": job.steps,
         "seed": job.seed,
         "port": free_port(),

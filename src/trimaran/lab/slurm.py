@@ -13,8 +13,7 @@ import time
 from typing import NamedTuple
 
 from trimaran.lab import files
-from trimaran.lab.launcher import LauncherStatus
-from trimaran.lab.local import Local
+from trimaran.lab.local import LauncherStatus, Local
 from trimaran.lab.orders import write_order
 from trimaran.lab.sweep_folder import Attempt
 from trimaran.spec import Job, Mistake, Sweep

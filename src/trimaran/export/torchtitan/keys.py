@@ -82,7 +82,7 @@ DEFAULTS: dict[str, Any] = {
     "validation.freq": 10,
     "validation.steps": -1,
 }
-KINDS: dict[str, tuple[type, ...]] = {  # where the default does not tell
+KINDS: dict[str, tuple[type, ...]] = {  # where the default has another type
     "debug.seed": (int,),
     "lr_scheduler.total_steps": (int,),
     "lr_scheduler.decay_ratio": (float, int),

@@ -136,13 +136,13 @@ def _precision(config: TitanConfig, dp: int | None) -> str:
     if any(name not in keys.FLOAT8_NAMES for name in converters):
         config.report("model.converters")
     low = config.get("training.mixed_precision_param") == "bfloat16"
-    whole = config.get("training.dtype") == "bfloat16"
-    if whole:
+    low_weights = config.get("training.dtype") == "bfloat16"
+    if low_weights:
         config.report("training.dtype")  # no fp32 master weights, which torchtitan's preset has
     if any(name in keys.FLOAT8_NAMES for name in converters):
         return "fp8"
     mixed = dp != 1 or (config.get(TP) == 1 and config.get(PP) == 1)  # by FSDP2, or by autocast on one device
-    return "bf16" if whole or (low and mixed) else "fp32"
+    return "bf16" if low_weights or (low and mixed) else "fp32"
 
 
 def _saving(config: TitanConfig) -> Values:

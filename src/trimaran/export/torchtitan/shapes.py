@@ -149,7 +149,7 @@ class ShapedArgs(TransformerModelArgs):
         super().update_from_config(job_config, **kwargs)
 
 
-# A factor of 1 leaves the rotary angles as they are; torchtitan's own flavours stretch the long ones as Llama 3.1 does.
+# A factor of 1 leaves the rotary angles as they are; torchtitan's own flavours scale them as Llama 3.1 does.
 ARGS = ShapedArgs(rope_scaling_args=RoPEScalingArgs(scaling_factor=1.0))
 register_train_spec("llama3_shaped", replace(get_train_spec(), model_args={"shape": ARGS}))
 '''

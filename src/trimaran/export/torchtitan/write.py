@@ -35,7 +35,7 @@ def to_torchtitan(job: Job) -> LaunchFiles:
         files[f"{MODULE}.py"] = MODULE_TEXT
         comments["shape"] = f"Read by {MODULE}.py, which must lie beside this file."
     else:
-        comments["model"] = "This flavour also stretches long rotary waves as Llama 3.1 does, which a Job cannot say."
+        comments["model"] = "This flavour also scales rotary frequencies as Llama 3.1 does, which a Job cannot express."
     files |= {RUN: _run_script(job), BATCH: slurm_script(job, RUN)}
     return LaunchFiles({TOML: to_toml(tables, comments), **files}, unsupported)
 

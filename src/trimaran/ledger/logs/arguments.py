@@ -1,6 +1,6 @@
 """The Setup that Megatron's argument dump describes: read by the same entries that read and write launch scripts.
 
-A name that a dump does not hold, or holds without a usable value, stays unknown, since a log may be cut.
+A name that a dump does not hold, or holds without a usable value, stays unknown, since a log may be truncated.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,8 @@ from trimaran.export.flags import Fields, Flags, Given, number
 from trimaran.export.megatron_flags import PrecisionFlags
 from trimaran.spec import Mistake, Setup
 
-_FIELDS = {
-    "model.layers": "layers",
-    "model.hidden": "hidden",
-    "model.ffn_hidden": "ffn_hidden",
-    "model.heads": "heads",
-    "model.kv_heads": "kv_heads",
-    "model.mlp": "mlp",
-    "model.seq_len": "seq_len",
+_MODEL = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "mlp", "seq_len")
+_FIELDS = {f"model.{name}": name for name in _MODEL} | {
     "layout.tp": "tp",
     "layout.pp": "pp",
     "layout.micro_batch": "mbs",

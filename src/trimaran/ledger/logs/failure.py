@@ -31,7 +31,7 @@ _ALL_WORDS = (*WORDS, "atchdog", "NCCL operations", _TRACEBACK, "exitcode", "CAN
 
 
 class FailureWatch:
-    """Sees every line that is not a measurement. Knows which ranks are in the middle of a traceback."""
+    """Checks every line that is not a measurement, and tracks which ranks are in the middle of a traceback."""
 
     def __init__(self) -> None:
         self._in_traceback: set[str] = set()

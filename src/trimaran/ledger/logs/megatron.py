@@ -43,14 +43,14 @@ class _MegatronReader(LogReader):
         self._parser = IterationParser()
 
     def read(self, lines: Iterable[str]) -> Reading:
-        held, at = "", 0
-        for at, line in enumerate(lines):  # one line behind: only the last one may be cut
-            if ELAPSED in held:
-                self._take_iterations(at, held)
+        previous, at = "", 0
+        for at, line in enumerate(lines):  # one line behind: only the last one may be truncated
+            if ELAPSED in previous:
+                self._take_iterations(at, previous)
             else:
-                self._take_other(at, held)
-            held = line
-        self._take_last(at + 1, held)
+                self._take_other(at, previous)
+            previous = line
+        self._take_last(at + 1, previous)
         return Reading(self._trials(), tuple(self._unread))
 
     def _take_last(self, at: int, line: str) -> None:
@@ -60,9 +60,9 @@ class _MegatronReader(LogReader):
         elif ELAPSED in text:
             self._take_pieces(at, text)
         elif _HEAD_BEGUN.search(text):
-            self._refuse(at, text, "the line is cut before its time")
-        elif "memory (MB)" in text and not text.endswith(".0"):  # reserved blocks are whole megabytes
-            self._refuse(at, text, "the line is cut in its memory")
+            self._list_unread(at, text, "the line is truncated before its time")
+        elif "memory (MB)" in text and not text.endswith(".0"):  # reserved blocks are multiples of a megabyte
+            self._list_unread(at, text, "the line is truncated in its memory")
         elif parse_argument(split_label(text)[1]) is None:
             self._take_other(at, line)
 
@@ -78,16 +78,16 @@ class _MegatronReader(LogReader):
             self._take_pieces(at, text)
 
     def _take_pieces(self, at: int, text: str) -> None:
-        """A line that several ranks wrote, or that is cut: every complete iteration in it."""
+        """A line that several ranks wrote, or that is truncated: every complete iteration in it."""
         heads = [head.start() for head in _HEAD.finditer(text)]
         if not heads:
-            self._refuse(at, text, "it has a time per iteration, but not which iteration")
+            self._list_unread(at, text, "it has a time per iteration, but not which iteration")
         end = 0
         for start, limit in zip(heads, [*heads, len(text)][1:], strict=True):
             prefix, piece = text[end:start], text[start:limit]
             end = start + self._whole_length(piece)
             if end == start:
-                self._refuse(at, piece, "the line is cut: its last fields are missing")
+                self._list_unread(at, piece, "the line is truncated: its last fields are missing")
             else:
                 self._take_iteration(at, prefix, text[start:end])
         if "memory (MB)" in text:
@@ -100,7 +100,7 @@ class _MegatronReader(LogReader):
         if known:
             closing = known[known.rfind("|", 0, -1) :].partition(":")[0] + ":"
         elif "(ms)" in piece and "| consumed tokens:" not in piece:
-            closing = "| number of nan iterations:"  # Megatron-LM ends here; Megatron-DeepSpeed goes on
+            closing = "| number of nan iterations:"  # Megatron-LM ends here; Megatron-DeepSpeed has more
         else:
             closing = "| TFLOPs:"
         begin = piece.find(closing)
@@ -110,7 +110,7 @@ class _MegatronReader(LogReader):
         try:
             number, total, batch, skipped, nan, seconds, tflops, loss = self._parser.parse(text)
         except ValueError as error:
-            self._refuse(at, prefix + text, str(error))
+            self._list_unread(at, prefix + text, str(error))
             return
         run = self._run_of(at, number, total, prefix, text)
         if run is None:
@@ -153,7 +153,7 @@ class _MegatronReader(LogReader):
         if "memory (MB)" in line:
             self._take_memory(at, line)
         elif "iteration " in line and _HEAD.search(line):
-            self._refuse(at, line, "the line is cut before its time")
+            self._list_unread(at, line, "the line is truncated before its time")
         elif "[after training is done]" in line and self._runs:
             self._runs[-1].finished = True
         elif not ((" ..." in line or " arguments -" in line) and self._is_argument(at, line)):
@@ -168,7 +168,7 @@ class _MegatronReader(LogReader):
             reserved = _RESERVED.search(line, head.end(), limit)
             mib = float(reserved[1]) if reserved else math.nan
             if not 0 <= mib < math.inf:
-                self._refuse(at, line[head.start() : limit], "it has no usable 'max reserved'")
+                self._list_unread(at, line[head.start() : limit], "it has no usable 'max reserved'")
             elif mib > 0:  # 0 is printed where the device is not PyTorch's own
                 self._memory_of(int(head[1]), int(head[2]), mib).add(int(head[1]), int(head[2]), mib)
 

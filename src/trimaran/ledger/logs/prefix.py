@@ -1,4 +1,4 @@
-"""What launchers put in front of a line: rank labels, time stamps, colours. Two ranks print the same thing after it."""
+"""What launchers put before a line: rank labels, time stamps, colours."""
 
 import re
 
@@ -19,7 +19,7 @@ def split_label(line: str) -> tuple[str, str]:
 
 
 def label_of(prefix: str) -> str:
-    """Who printed, given all that stands before an iteration; the hour is not part of who."""
+    """Who printed, from the text before an iteration, without the time stamp."""
     return STAMP.sub("", prefix).strip()
 
 

@@ -78,7 +78,7 @@ class StepTiming:
 
 @dataclass
 class LoggedRun:
-    """Columns, not objects: a log can hold a million iterations. NaN and 0 stand for what a line did not print."""
+    """Columns, not objects: a log can hold a million iterations. NaN and 0 where a line did not print it."""
 
     ordinal: int
     line: int
@@ -237,12 +237,12 @@ class LogReader:
         if failure and self._runs and not self._runs[-1].finished:
             self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
 
-    def _refuse(self, at: int, text: str, why: str) -> None:
+    def _list_unread(self, at: int, text: str, why: str) -> None:
         self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
 
     def _finished_runs(self, start: str, why: str) -> list[LoggedRun]:
         """Runs with an outcome; the start of every other run is listed as unread."""
         for run in self._runs:
             if not run.has_outcome:
-                self._refuse(run.line, start, why)
+                self._list_unread(run.line, start, why)
         return [run for run in self._runs if run.has_outcome]

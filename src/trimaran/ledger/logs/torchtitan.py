@@ -59,18 +59,18 @@ class _TitanReader(LogReader):
         text = line.rstrip()
         heads = list(_STEP.finditer(text))
         if not heads:
-            self._refuse(at, text, "the line is cut after its step")
+            self._list_unread(at, text, "the line is truncated after its step")
         end = 0
         limits = [*(head.start() for head in heads), len(text)][1:]
         for head, limit in zip(heads, limits, strict=True):
             prefix = text[end : head.start()]
             closing = _END.search(text, head.end(), limit)
-            whole = closing is not None or (line.endswith("\n") and limit == len(text))
+            complete = closing is not None or (line.endswith("\n") and limit == len(text))
             end = closing.end() if closing else limit
-            if whole and _TPS.search(text, head.end(), end):
+            if complete and _TPS.search(text, head.end(), end):
                 self._take_step(at, prefix, text[head.start() : end], head)
             else:
-                self._refuse(at, text[head.start() : end], "the line is cut: its last fields are missing")
+                self._list_unread(at, text[head.start() : end], "the line is truncated: its last fields are missing")
         self._look_for_failure(at, text[end:])
 
     def _take_step(self, at: int, prefix: str, text: str, head: re.Match[str]) -> None:
@@ -80,12 +80,12 @@ class _TitanReader(LogReader):
             loss = float(head[2])
             rate = float(tps[1].replace(",", "")) if tps else math.nan
         except ValueError as error:
-            self._refuse(at, text, f"a number is garbled: {error}")
+            self._list_unread(at, text, f"a number is garbled: {error}")
             return
         tflops = float(printed[1].replace(",", "")) if printed else math.nan
         peak = float(memory[1]) if memory else 0.0
         if not 0 < rate < math.inf:
-            self._refuse(at, text, f"tokens per second are {rate:g}; only a positive number can be used")
+            self._list_unread(at, text, f"tokens per second are {rate:g}; only a positive number can be used")
             return
         run = self._run_of(at, step, prefix, text)
         if run is None:
