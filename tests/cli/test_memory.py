@@ -24,7 +24,7 @@ def test_the_parts_add_up_and_the_cost_model_stands_beside_them(trimaran: Comman
 def test_the_table_names_rank_stage_and_what_was_left_out(trimaran: Command) -> None:
     shown = trimaran("memory", "tiny", "--rank", "1", *TWO).out
     assert "Rank 1 of 2 (pp 1, dp 0, tp 0) holds stage 1 (layers 2 to 3, head)." in shown
-    assert "4 of 8 micro batches were run; the others repeat what these showed." in shown
+    assert "4 of 8 micro batches were run; the others do not change the peak." in shown
     for part in ("weights", "optimizer", "gradients", "activations", "logits", "working", "buffers", "context"):
         assert f"\n {part}" in shown
 
@@ -36,14 +36,14 @@ def test_what_an_h200_trained_fits_and_what_it_ran_out_with_does_not(trimaran: C
         changes = f"layout.recompute=full layout.micro_batch={samples} batch.size={samples}".split()
         return ["gpt-1b3-h200", *(word for change in changes for word in ("--set", change))]
 
-    assert "139.8 that the device has: fits without the fragments" in trimaran("memory", *asked(353)).out
+    assert "139.8 on the device: fits without the fragments" in trimaran("memory", *asked(353)).out
     assert "of 139.8: fits without the fragments" in trimaran("explain", *asked(353)).out
     assert "of 139.8: does not fit" in trimaran("explain", *asked(354)).out
 
 
 def test_a_rank_that_is_not_there_gets_a_sentence(trimaran: Command) -> None:
     ran = trimaran("memory", "tiny", "--rank", "2", *TWO)
-    assert (ran.code, ran.err) == (2, "trimaran: There is no rank 2: the 2 of this layout are 0 to 1.\n")
+    assert (ran.code, ran.err) == (2, "trimaran: There is no rank 2: this layout has ranks 0 to 1.\n")
 
 
 def test_another_trainers_job_gets_a_sentence(trimaran: Command) -> None:

@@ -15,7 +15,7 @@ from tests.engine.pool import Pool
 from trimaran.cost.columns import columns_of
 from trimaran.cost.engine_memory import LIBRARY_BYTES
 from trimaran.cost.memory import stage_memory
-from trimaran.engine.memory.rank_memory import STEPS, Measured, enough_micro_batches, rank_memory
+from trimaran.engine.memory.rank_memory import STEPS, TrackedTrainer, enough_micro_batches, rank_memory
 from trimaran.engine.memory.tracker import Tracker
 from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.parallel.zero import build_weights
@@ -50,7 +50,7 @@ def really(rank: int, job: Job) -> tuple[int, dict[str, int]]:
     alone = job.layout.devices == 1
     world = World(job.layout, cpu) if alone else build_world(job.layout, job.model.tied_embeddings, cpu, rank)
     tracker = Tracker()
-    measured = Measured(job, world, build_weights(job, world), tracker)
+    measured = TrackedTrainer(job, world, build_weights(job, world), tracker)
     for _ in range(STEPS):
         measured.step()
     return tracker.peak, tracker.peak_parts

@@ -1,4 +1,4 @@
-"""trimaran memory: the exact bytes of one rank of our own trainer, beside what the cost model says."""
+"""trimaran memory: the exact bytes of one rank of our own trainer, beside the cost model's prediction."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,15 +9,15 @@ from trimaran.processes.command import SettingsOption
 if TYPE_CHECKING:
     from trimaran.spec import Job
 
-# What a row adds up on either side: parts of engine.memory.rank_memory, and of the cost model.
+# What each row adds up: the parts of engine.memory.rank_memory, beside the one part of that name of the cost model.
 ROWS = {
-    "weights": ("what it computes with", ("weights",)),
-    "optimizer": ("states, and fp32 originals of the weights", ("optimizer", "master")),
+    "weights": ("of the compute precision", ("weights",)),
+    "optimizer": ("states, and fp32 master weights", ("optimizer", "master")),
     "gradients": ("", ("gradients",)),
     "activations": ("kept for the backward pass", ("activations",)),
-    "logits": ("a chunk of them, and the loss's gradients", ("logits",)),
-    "working": ("of the backward pass, for a moment", ("working",)),
-    "buffers": ("batch, transfers, the optimizer's own", ("inputs", "other")),
+    "logits": ("a chunk of them, and the gradients of the loss", ("logits",)),
+    "working": ("temporaries of the backward pass", ("working",)),
+    "buffers": ("batch, communication, the optimizer's own", ("inputs", "other")),
 }
 GIB = 2**30
 
@@ -26,14 +26,14 @@ def memory(
     job: Annotated[
         str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
     ],
-    rank: Annotated[int, typer.Option("--rank", help="Which process: tp goes fastest, then dp, then pp.")] = 0,
+    rank: Annotated[int, typer.Option("--rank", help="Which process: tp varies fastest, then dp, then pp.")] = 0,
     settings: SettingsOption = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the exact memory of one rank of our trainer by part, beside the cost model's prediction.
 
-    The rank's own steps are run on tensors without memory, so any layout of any size can be asked, on any machine. What
-    a compiler changes on a GPU is the cost model's to say.
+    The rank's steps are run on fake tensors, which need no memory, so this works for any layout on any machine. The
+    change by torch.compile on a GPU comes from the cost model.
 
     Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
     """
@@ -45,10 +45,8 @@ def memory(
     read = apply_settings(load_job(job), settings or [])
     need_our_trainer(read)
     if not 0 <= rank < read.layout.devices:
-        raise Mistake(
-            f"There is no rank {rank}: the {read.layout.devices} of this layout are 0 to {read.layout.devices - 1}."
-        )
-    answer = _answer(read, rank)
+        raise Mistake(f"There is no rank {rank}: this layout has ranks 0 to {read.layout.devices - 1}.")
+    answer = _measure(read, rank)
     if json:
         from trimaran.cli.show import print_json
 
@@ -57,7 +55,7 @@ def memory(
     _print(read, answer)
 
 
-def _answer(job: "Job", rank: int) -> dict[str, Any]:
+def _measure(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.processes.command import need_torch
 
     need_torch("trimaran memory")
@@ -66,12 +64,12 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.engine.memory.rank_memory import rank_memory
     from trimaran.planner.explain import number
 
-    found = _watched(rank_memory, job, rank)
+    measured = _with_progress_bar(rank_memory, job, rank)
     predicted = _predicted(job.replace(trainer=job.trainer.replace(compiles=False).to_dict()), rank)
     compiled = sum(_predicted(job, rank).values())
-    exact = {name: sum(found.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
+    exact = {name: sum(measured.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
     context = number(engine_context_bytes(columns_of([job]), job.cluster))
-    needed = found.peak + compiled - sum(predicted.values()) + context
+    needed = measured.peak + compiled - sum(predicted.values()) + context
     layout, stages = job.layout, _stages(job, rank)
     return {
         "job": job.name,
@@ -80,22 +78,22 @@ def _answer(job: "Job", rank: int) -> dict[str, Any]:
         "dp_rank": rank // layout.tp % layout.dp,
         "tp_rank": rank % layout.tp,
         "stages": [{"stage": stage, "layers": layers} for stage, layers in stages],
-        "peak_bytes": found.peak,
+        "peak_bytes": measured.peak,
         "predicted_bytes": sum(predicted.values()),
         "predicted_compiled_bytes": compiled,
         "parts_bytes": {name: {"exact": exact[name], "predicted": predicted[name]} for name in ROWS},
-        "own_peaks_bytes": found.own_peaks,
+        "own_peaks_bytes": measured.own_peaks,
         "context_bytes": context,
         "slack_bytes": job.cluster.slack * sum(exact[name] for name in ("activations", "logits", "working")),
-        "needed_bytes": needed,  # fragments are given back before memory runs out
+        "needed_bytes": needed,  # fragments are released before memory runs out
         "device_bytes": job.cluster.device.memory_gib * GIB,
         "micro_batches": job.micro_batches,
-        "micro_batches_run": found.micro_batches,
+        "micro_batches_run": measured.micro_batches,
     }
 
 
-def _watched(function: Any, job: "Job", rank: int) -> Any:
-    """With a progress bar on the terminal's stderr, where somebody looks."""
+def _with_progress_bar(function: Any, job: "Job", rank: int) -> Any:
+    """On stderr, where it is a terminal."""
     import sys
 
     if not sys.stderr.isatty():
@@ -109,7 +107,7 @@ def _watched(function: Any, job: "Job", rank: int) -> Any:
 
 
 def _predicted(job: "Job", rank: int) -> dict[str, float]:
-    """By the cost model: states tensor by tensor, the rest as the planner has it, for this rank's place."""
+    """By the cost model: states tensor by tensor, the rest as in planning, for this rank's stage."""
     import numpy as np
 
     from trimaran.cost.columns import columns_of
@@ -140,29 +138,29 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
     out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
     where = f"pp {answer['pp_rank']}, dp {answer['dp_rank']}, tp {answer['tp_rank']}"
-    held = " and ".join(_held(stage, job) for stage in answer["stages"])
+    held = " and ".join(_describe_stage(stage, job) for stage in answer["stages"])
     out.print(f"Rank {answer['rank']} of {layout.devices} ({where}) holds {held}.\n", highlight=False)
     parts = answer["parts_bytes"]
     rows = [(name, *_cells(parts[name]["exact"], parts[name]["predicted"]), ROWS[name][0]) for name in ROWS]
     rows.append(("sum", *_cells(answer["peak_bytes"], answer["predicted_bytes"]), "the peak of a step"))
     change = answer["predicted_compiled_bytes"] - answer["predicted_bytes"]
     if change:
-        rows.append(("compiled", f"{change / GIB:+.2f}", "", "", "by the cost model: what a compiler changes on a GPU"))
+        rows.append(("compiled", f"{change / GIB:+.2f}", "", "", "change by torch.compile, by the cost model"))
     pages = ", and pages partly used" if job.cluster.device.is_gpu else ""
     rows.append(("context", f"{answer['context_bytes'] / GIB:.2f}", "", "", f"of {job.cluster.name}'s devices{pages}"))
-    rows.append(("fragments", f"{answer['slack_bytes'] / GIB:.2f}", "", "", "that its allocator may lose"))
+    rows.append(("fragments", f"{answer['slack_bytes'] / GIB:.2f}", "", "", "that the allocator may lose"))
     needed, has = answer["needed_bytes"], answer["device_bytes"]
     whole = needed + answer["slack_bytes"]
     verdict = ": does not fit" if needed > has else ": fits without the fragments" if whole > has else ""
-    rows.append(("in all", f"{whole / GIB:.2f}", "", "", f"of {has / GIB:g} that the device has{verdict}"))
-    title = "Memory at the fullest moment, GiB"
+    rows.append(("total", f"{whole / GIB:.2f}", "", "", f"of {has / GIB:g} on the device{verdict}"))
+    title = "Memory at the peak, GiB"
     out.print(table(title, ("part", "exact", "cost model", "off", "what"), rows, left=(0, 4)))
     if answer["micro_batches_run"] < answer["micro_batches"]:
         run, count = answer["micro_batches_run"], answer["micro_batches"]
-        out.print(f"{run} of {count} micro batches were run; the others repeat what these showed.", style="dim")
+        out.print(f"{run} of {count} micro batches were run; the others do not change the peak.", style="dim")
 
 
-def _held(stage: dict[str, Any], job: "Job") -> str:
+def _describe_stage(stage: dict[str, Any], job: "Job") -> str:
     layers = stage["layers"]
     span = f"layers {layers[0]} to {layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}" if layers else "no layers"
     ends = (", embedding" if stage["stage"] == 0 else "") + (

@@ -25,9 +25,9 @@ def train(
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard's event files.")] = None,
     stop_on_nan: Annotated[
         bool,
-        typer.Option("--stop-on-nan", help="Stop before a step whose loss is not finite, and leave what caused it."),
+        typer.Option("--stop-on-nan", help="Stop at a loss that is not finite, and write its batch and tensors."),
     ] = False,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds that a rank waits for the others.")] = 600,
+    patience: Annotated[float, typer.Option(min=1, help="Timeout: seconds that a rank waits for the others.")] = 600,
 ) -> None:
     """Train a job: start a process for every device of its layout, step, and print a line for each iteration.
 
@@ -47,11 +47,11 @@ def train(
         asked = apply_settings(load_job(job), [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
         need_our_trainer(asked)
         rendezvous = find_rendezvous(os.environ, asked.layout.devices)
-        check_here(asked)
+        check_devices(asked)
         check_data(asked)
         check_writable(metrics, heartbeats, tensorboard, asked.saving.folder)
         if is_rank_0(os.environ):
-            announce(asked)
+            print_prediction(asked)
         need_torch("trimaran train")
         if tensorboard is not None:
             require_package("tensorboard", "--tensorboard", "tensorboard")
@@ -64,12 +64,12 @@ def train(
     except Mistake:
         if is_rank_0(os.environ):
             raise
-        raise typer.Exit(2) from None  # rank 0 says it for all
+        raise typer.Exit(2) from None  # rank 0 prints it for all
     raise typer.Exit(code)
 
 
-def check_here(job: "Job") -> None:
-    """Whether this machine has the job's devices. Memory is judged with the prediction."""
+def check_devices(job: "Job") -> None:
+    """That this machine has the job's devices. Memory is checked with the prediction."""
     from trimaran.spec import Mistake, presets
 
     if job.cluster.is_local_cpu:
@@ -101,8 +101,8 @@ def check_writable(metrics: Path | None, *folders: Path | str | None) -> None:
         raise Mistake(f"{error.filename} cannot be written: {error.strerror}.") from None
 
 
-def announce(job: "Job") -> None:
-    """What is about to run, and what the cost model expects of it."""
+def print_prediction(job: "Job") -> None:
+    """Print what is about to run, and what the cost model predicts for it."""
     from trimaran.cost.columns import columns_of
     from trimaran.cost.memory import GIB
     from trimaran.cost.parameters import total_parameters
@@ -110,8 +110,8 @@ def announce(job: "Job") -> None:
     from trimaran.spec import Mistake
 
     columns, layout, device = columns_of([job]), job.layout, job.cluster.device
-    expected, off = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
-    stages = (expected.memory.first, expected.memory.last)
+    predicted, range_ = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
+    stages = (predicted.memory.first, predicted.memory.last)
     certain = max(float((stage.weights + stage.gradients + stage.optimizer)[0]) for stage in stages) / GIB
     if certain > device.memory_gib:
         raise Mistake(
@@ -120,7 +120,7 @@ def announce(job: "Job") -> None:
         )
     for warning in job.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
-    if not expected.fits[0]:
+    if not predicted.fits[0]:
         print("trimaran: warning: by the prediction this will run out of memory.", file=sys.stderr)
     print(
         f"{job.name}: {total_parameters(job.model) / 1e6:,.1f} million parameters, {job.steps} iterations of"
@@ -128,8 +128,8 @@ def announce(job: "Job") -> None:
         f" micro batch {layout.micro_batch}, ZeRO {layout.zero}, {job.precision}, {job.optimizer}"
     )
     print(
-        f"Predicted: {float(expected.seconds[0]):.3g} s an iteration ({float(off.low[0]):.3g} to"
-        f" {float(off.high[0]):.3g}), {float(expected.memory_gib[0]):.2f} of {device.memory_gib:.1f} GiB a device",
+        f"Predicted: {float(predicted.seconds[0]):.3g} s an iteration ({float(range_.low[0]):.3g} to"
+        f" {float(range_.high[0]):.3g}), {float(predicted.memory_gib[0]):.2f} of {device.memory_gib:.1f} GiB a device",
         flush=True,
     )
 

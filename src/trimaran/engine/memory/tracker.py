@@ -1,7 +1,7 @@
-"""Tracker: every storage that lives while code runs, by what it is for; the peak of their sum, and its parts then.
+"""Tracker: every live storage, by what it is for; the peak of their sum, and its parts at that moment.
 
-Works on real tensors and on fake ones, which have sizes but no memory. A storage counts from the operation that makes
-it until nothing refers to it. FSDP2 empties and refills storages in place, which is followed too.
+Works on real tensors and on fake ones, which have sizes but no memory. A storage counts from the operation that creates
+it until nothing refers to it. FSDP2 resizes storages in place, which is tracked too.
 """
 
 import weakref
@@ -17,87 +17,85 @@ from torch.utils._pytree import tree_leaves
 OTHER, WORKING = "other", "working"
 
 
-class Held:
-    """A storage that lives."""
-
+class LiveStorage:
     __slots__ = ("key", "part", "reference", "size")
 
     def __init__(self, key: int, size: int, part: str) -> None:
         self.key, self.size, self.part = key, size, part
-        self.reference: Any = None  # weak; what tells when it is gone
+        self.reference: Any = None  # weak: its callback says when the storage is freed
 
 
 class Tracker(TorchDispatchMode):
-    """What the backward pass makes is WORKING, the rest is of the part in `making`, until `name` says otherwise.
-    `label` is called at each new peak, to name what found its place after it was made."""
+    """What the backward pass creates is WORKING, the rest is of the part in `making`, until `name` says otherwise.
+    `label` is called at each new peak, to name what got its role after it was created."""
 
     def __init__(self, label: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         self.label, self.making = label, OTHER
-        self.held: dict[int, Held] = {}
+        self.live: dict[int, LiveStorage] = {}
         self.totals: Counter[str] = Counter()
         self.reset()
 
     def reset(self) -> None:
-        """Forget the peak; what lives goes on to count."""
+        """Forget the peak, not what is live."""
         self.now, self.peak = sum(self.totals.values()), 0
         self.peak_parts: dict[str, int] = {}
-        self.own_peaks: Counter[str] = Counter(self.totals)  # of each part by itself
+        self.own_peaks: Counter[str] = Counter(self.totals)  # of each part, whenever it occurs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self.see(leaf)
-        if self.now > self.peak:  # storages go between operations, so after each one is when to look
+                self.track(leaf)
+        if self.now > self.peak:  # storages are freed between operations, so the peak is right after one
             self.label()
             self.peak, self.peak_parts = self.now, dict(self.totals)
         return result
 
-    def see(self, tensor: Tensor) -> list[Held]:
-        """The records of a tensor's storages, made at their first sight: several where it is put together of others."""
-        if is_traceable_wrapper_subclass(tensor):  # a DTensor, or 8-bit numbers with their scales
+    def track(self, tensor: Tensor) -> list[LiveStorage]:
+        """A tensor's storages: several where it wraps other tensors."""
+        if is_traceable_wrapper_subclass(tensor):  # a DTensor, or quantized values with their scales
             parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-            return [held for part in parts if isinstance(part, Tensor) for held in self.see(part)]
-        return [] if tensor.device.type == "meta" else [self._record(tensor)]
+            return [live for part in parts if isinstance(part, Tensor) for live in self.track(part)]
+        return [] if tensor.device.type == "meta" else [self._storage(tensor)]
 
-    def _record(self, tensor: Tensor) -> Held:
+    def _storage(self, tensor: Tensor) -> LiveStorage:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        held = self.held.get(key)
-        if held is None:
+        live = self.live.get(key)
+        if live is None:
             in_backward = torch._C._current_graph_task_id() != -1
-            held = self.held[key] = Held(key, 0, WORKING if in_backward else self.making)
-            held.reference = weakref.ref(storage, lambda _: self._gone(held))
-            self._resized(held, storage.nbytes())
-        return held
+            live = self.live[key] = LiveStorage(key, 0, WORKING if in_backward else self.making)
+            live.reference = weakref.ref(storage, lambda _: self._freed(live))
+            self._resized(live, storage.nbytes())
+        return live
 
     def name(self, tensors: Iterable[Tensor], part: str) -> None:
-        """These tensors' storages are of this part."""
+        """Assign these tensors' storages to this part."""
         for tensor in tensors:
-            for held in self.see(tensor):
-                self.totals[held.part] -= held.size
-                self.totals[part] += held.size
-                held.part = part
+            for live in self.track(tensor):
+                self.totals[live.part] -= live.size
+                self.totals[part] += live.size
+                live.part = part
 
-    def _resized(self, held: Held, size: int) -> None:
-        self.now += size - held.size
-        self.totals[held.part] += size - held.size
-        self.own_peaks[held.part] = max(self.own_peaks[held.part], self.totals[held.part])
-        held.size = size
+    def _resized(self, live: LiveStorage, size: int) -> None:
+        self.now += size - live.size
+        self.totals[live.part] += size - live.size
+        self.own_peaks[live.part] = max(self.own_peaks[live.part], self.totals[live.part])
+        live.size = size
 
-    def _gone(self, held: Held) -> None:
-        self._resized(held, 0)
-        del self.held[held.key]
+    def _freed(self, live: LiveStorage) -> None:
+        self._resized(live, 0)
+        del self.live[live.key]
 
     def __enter__(self) -> Self:
         original = torch.UntypedStorage.resize_
         self._original = original
 
         def resize(storage: torch.UntypedStorage, size: int) -> Any:
-            held = self.held.get(storage._cdata)
-            if held is not None:
-                self._resized(held, size)
+            live = self.live.get(storage._cdata)
+            if live is not None:
+                self._resized(live, size)
             return original(storage, size)
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign,assignment]
