@@ -22,9 +22,14 @@ def audit(trials: Iterable[Trial], remarks: Sequence[Remark] = ()) -> list[Findi
     The order in which trials and remarks are given changes nothing: a ledger gives them in another than a file.
     """
     printed = _printed(trials)
+    return _findings(printed, remarks, section_formulas(printed))
+
+
+def _findings(
+    printed: Sequence[Trial], remarks: Sequence[Remark], formulas: dict[tuple[str, str], str]
+) -> list[Finding]:
     by_id = {trial.id: trial for trial in printed}
     remarks = sorted(remarks, key=lambda r: (r.file, r.line, r.kind, r.text, r.trials))
-    formulas = section_formulas(printed)
     stated = {id_: r.values["gbs"] for r in remarks if r.kind == "stated" for id_ in r.trials}
     really = {id_: r.values["size_label"] for r in remarks if r.kind == "really" for id_ in r.trials}
     findings: list[Finding] = []
@@ -110,10 +115,11 @@ class Corrected:
 def corrected(reading: Reading) -> Corrected:
     """The corrected view of what a file or a ledger holds. Corrections that a ledger has stored are computed anew."""
     printed = _printed(reading.trials)
-    findings = audit(printed, reading.remarks)
+    formulas = section_formulas(printed)
+    findings = _findings(printed, reading.remarks, formulas)
     corrections = forced(findings)
     trials = [_correction(trial, corrections[trial.id]) if trial.id in corrections else trial for trial in printed]
-    return Corrected(tuple(trials), tuple(findings), section_formulas(printed))
+    return Corrected(tuple(trials), tuple(findings), formulas)
 
 
 def _correction(trial: Trial, corrections: dict[str, Any]) -> Trial:

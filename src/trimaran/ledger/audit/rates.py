@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trimaran.cost.identify import Fit, fits, printed_as, step_flops, tags_of
+from trimaran.cost.identify import Fit, printed_as, step_flops, tags_of
 from trimaran.ledger.audit.finding import Finding, peak_tflops
 from trimaran.spec import Setup, Trial
 
 AGREES = 0.01  # published rows agree with their formula within 0.1 %, Fugaku's (rounded to 0.005) within 0.7 %
 ROUGHLY_AGREES = 0.08  # a size such as "187B" is rounded; without the vocabulary only the layers can be counted
 STRICT = 0.002  # needed to force a correction
+BIGSCIENCE = ("exact-4", "exact-3", "approx-4", "approx-3")
 NAMES = {"label-4": "approx-4", "label-3": "approx-3", "exact-4": "exact", "exact-3": "exact"}
 
 
@@ -32,13 +33,14 @@ class Rate:
             return None
         return cls(trial.setup, seconds, tflops)
 
+    def fits(self, tags: tuple[str, ...], seconds: float | None = None) -> list[Fit]:
+        """TFLOPs by each of these formulas that can be computed, beside the printed ones."""
+        values = [(tag, printed_as(self.setup, seconds or self.seconds, tag)) for tag in tags]
+        return [Fit(tag, value, value / self.tflops - 1) for tag, value in values if value is not None]
+
     def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> Fit | None:
         """Of these formulas the one whose TFLOPs are nearest to the printed ones."""
-        found = [
-            Fit(tag, value, value / self.tflops - 1)
-            for tag in tags
-            if (value := printed_as(self.setup, seconds or self.seconds, tag)) is not None
-        ]
+        found = self.fits(tags, seconds)
         return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error))) if found else None
 
     def agrees(self, fit: Fit | None) -> bool:
@@ -72,10 +74,10 @@ def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
         rate = Rate.of(trial)
         if rate is None:
             continue
-        near = [fit for fit in fits(rate.setup, rate.seconds, rate.tflops) if abs(fit.error) < AGREES]
-        plain = [fit for fit in near if fit.tag[:5] in ("appro", "exact", "label")]
-        if plain:
-            count[NAMES.get(plain[0].tag, plain[0].tag)] += 1
+        near = [fit for fit in rate.fits((*BIGSCIENCE, "label-4", "label-3")) if abs(fit.error) < AGREES]
+        if near:
+            tag = min(near, key=lambda fit: round(abs(fit.error), 6)).tag
+            count[NAMES.get(tag, tag)] += 1
     return {key: min(count, key=lambda tag: (-count[tag], tag)) for key, count in votes.items() if count}
 
 
@@ -138,10 +140,8 @@ def _milliseconds(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | 
 
 
 def _other_formula(trial: Trial, rate: Rate, tags: tuple[str, ...]) -> Finding | None:
-    candidates: tuple[str, ...] = ("exact-4", "exact-3", "approx-4", "approx-3")
-    if trial.setup.recompute is not None:
-        candidates = tuple(tag for tag in candidates if tag[-1] == _factor(trial))
-    for tag in candidates:
+    factors = "43" if trial.setup.recompute is None else _factor(trial)
+    for tag in (tag for tag in BIGSCIENCE if tag[-1] in factors):
         value = printed_as(rate.setup, rate.seconds, tag)
         if tag not in tags and value is not None and abs(value / rate.tflops - 1) < STRICT:
             expected = printed_as(rate.setup, rate.seconds, tags[0])
