@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimaran.api import TrainingRun, estimate, explain, load, plan, train
+    from trimaran.api import TrainingRun, estimate, explain, load, plan, predict, train
     from trimaran.ledger.store import Ledger
     from trimaran.planner.estimates import Estimate
     from trimaran.planner.plan import Plan
@@ -41,11 +41,12 @@ __all__ = [
     "explain",
     "load",
     "plan",
+    "predict",
     "train",
 ]
 
 _MODULES = {
-    "trimaran.api": ("TrainingRun", "estimate", "explain", "load", "plan", "train"),
+    "trimaran.api": ("TrainingRun", "estimate", "explain", "load", "plan", "predict", "train"),
     "trimaran.ledger.store": ("Ledger",),
     "trimaran.planner.estimates": ("Estimate",),
     "trimaran.planner.plan": ("Plan",),

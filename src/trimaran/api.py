@@ -1,4 +1,4 @@
-"""What `import trimaran as tm` offers: plan, explain, estimate, load, train.
+"""What `import trimaran as tm` offers: plan, predict, explain, estimate, load, train.
 
 Arguments are names of presets, paths of files, or the objects themselves. Every function imports what it needs itself.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import pandas
 
+    from trimaran.cost.predict import JobPrediction
     from trimaran.planner.estimates import Estimate
     from trimaran.planner.explain import Explanation
     from trimaran.planner.plan import Plan
@@ -72,6 +73,16 @@ def plan(
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
     question = Question.of(model, on, gbs, nodes, ramp=ramp, fix=fix, **options)
     return make_plan(question, top, objective, variants)
+
+
+def predict(job: "str | Path | Job") -> "JobPrediction":
+    """Predict seconds per iteration with an interval, memory by stage, and whether the job fits.
+
+    >>> tm.predict("examples/jobs/bloom-176b.yaml").seconds
+    """
+    from trimaran.cost.predict import predict_job
+
+    return predict_job(load(job))
 
 
 def explain(job: "str | Path | Job") -> "Explanation":

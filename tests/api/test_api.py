@@ -70,13 +70,17 @@ def test_estimate_is_what_the_command_prints(trimaran: Command) -> None:
     assert estimate.cheapest.device_hours == min(row["device_hours"] for row in printed["estimates"])
 
 
-def test_explain_agrees_with_the_plan_and_the_command(trimaran: Command, tmp_path: Path) -> None:
+def test_predict_and_explain_agree_with_the_plan_and_the_command(trimaran: Command, tmp_path: Path) -> None:
     best = tm.plan("bloom-176b", on=CLUSTER, nodes=48, gbs=2048).best
     best.job.save(tmp_path / "job.yaml")
     printed = json.loads(trimaran("explain", "job.yaml", "--json").out)
-    explained = tm.explain(tmp_path / "job.yaml")
+    explained, predicted = tm.explain(tmp_path / "job.yaml"), tm.predict(tmp_path / "job.yaml")
     assert explained.time_seconds() == printed["time_seconds"]
     assert explained.memory_bytes() == printed["memory_bytes"]
+    assert predicted.seconds == pytest.approx(printed["seconds"]) == pytest.approx(best.seconds)
+    assert (predicted.low, predicted.high) == (pytest.approx(best.seconds_low), pytest.approx(best.seconds_high))
+    assert predicted.fullest_gib == pytest.approx(best.memory_gib)
+    assert predicted.fits
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "job.json", "deep.folder.yml"])
@@ -116,6 +120,7 @@ def test_uneven_splits_are_planned_saved_and_explained_alike(tmp_path: Path) -> 
     assert len(set(job.stage_layers)) > 1
     assert sum(job.stage_layers) == 24
     assert tm.explain(job).seconds == pytest.approx(best.seconds)
+    assert tm.predict(job).seconds == pytest.approx(best.seconds)
     own = plan.compare(job.replace(layout={**job.layout.model_dump(), "split": job.stage_layers}))
     assert own.own.seconds >= best.seconds * (1 - 1e-9)
 
@@ -201,7 +206,7 @@ def test_a_wrong_estimate_is_a_sentence(arguments: dict[str, Any], said: str) ->
 
 def test_other_mistakes_are_sentences(tmp_path: Path) -> None:
     for wrong in (13, "no-such-job", tmp_path / "none.yaml"):
-        for function in (tm.load, tm.explain, tm.train):
+        for function in (tm.load, tm.predict, tm.explain, tm.train):
             with pytest.raises(tm.Mistake):
                 function(wrong)  # type: ignore[operator]
     with pytest.raises(tm.Mistake, match="There is no ledger"):

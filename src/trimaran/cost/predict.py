@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
@@ -46,7 +46,7 @@ class Interval:
 class JobPrediction:
     """What the cost model predicts for one Job."""
 
-    job: Job
+    job: Job = field(repr=False)
     seconds: float  # per step
     low: float  # ends of the interval that holds COVERAGE of measurements
     high: float

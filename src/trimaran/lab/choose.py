@@ -2,14 +2,12 @@
 
 import itertools
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trimaran.cost.columns import columns_of
-from trimaran.cost.predict import interval, predict
+from trimaran.cost.predict import predict_jobs
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.settings import apply_settings
 
@@ -55,7 +53,7 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         if key not in seen:
             seen.add(key)
             jobs.append((label, job.replace(name=f"{sweep.name} {label}")))
-    return sorted(predicted(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
+    return sorted(predict_candidates(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
 
 
 def equivalence_key(job: Job) -> str:
@@ -95,26 +93,9 @@ def label_of(settings: dict[str, Any]) -> str:
     return said or "as it is"
 
 
-def predicted(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
-    """The cost model takes many Jobs at once, if they agree in everything that is no column."""
-    groups: dict[tuple[str, ...], list[tuple[str, Job]]] = defaultdict(list)
-    for label, job in jobs:
-        groups[job.precision, job.optimizer, job.trainer.name, job.cluster.to_json()].append((label, job))
-    found = []
-    for group in groups.values():
-        job = group[0][1]
-        columns = columns_of([job for _, job in group])
-        expected, off = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
-        found += [
-            Candidate(
-                label,
-                job,
-                float(expected.seconds[i]),
-                float(off.low[i]),
-                float(off.high[i]),
-                float(expected.memory_gib[i]),
-                bool(expected.fits[i]),
-            )
-            for i, (label, job) in enumerate(group)
-        ]
-    return found
+def predict_candidates(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
+    predictions = predict_jobs([job for _, job in jobs])
+    return [
+        Candidate(label, p.job, p.seconds, p.low, p.high, p.fullest_gib, p.fits)
+        for (label, _), p in zip(jobs, predictions, strict=True)
+    ]

@@ -1,10 +1,10 @@
-"""Every layout the rules allow, as blocks of columns: spec/rules.py put to millions at once.
+"""Every layout the rules allow, as blocks of columns: spec/rules.py for millions at once.
 
 A block has three axes that broadcast: what a micro batch needs (mbs, sequence parallel, recompute), how stages and
 replicas are cut (pp, virtual stages, schedule, split, dp), and ZeRO. tp is one number per block. So the expensive
 expressions, which depend on the first axis only, are computed once for thousands of layouts.
 
-Layouts that mean the same are listed once: without a pipeline there is one schedule and one split, without tensor
+Equivalent layouts are listed once: without a pipeline there is one schedule and one split, without tensor
 parallelism no sequence parallelism, and with one replica ZeRO has nothing to shard.
 """
 
@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.cost.columns import RECOMPUTE, SCHEDULE, Columns, costed_weighted_layers, lasting_slowdown, model_columns
+from trimaran.cost.columns import (
+    RECOMPUTE,
+    SCHEDULE,
+    Columns,
+    RecomputeCode,
+    ScheduleCode,
+    costed_weighted_layers,
+    lasting_slowdown,
+    model_columns,
+)
 from trimaran.planner.question import Question
 from trimaran.spec import Layout
 from trimaran.spec.rules import gemm_dims
@@ -32,7 +41,7 @@ Array = npt.NDArray[Any]
 class PipelineCut(NamedTuple):
     pp: int
     virtual: int
-    schedule: int
+    schedule: ScheduleCode
     weighted: bool
     layers: int  # as the fullest stage has it times the stages: an uneven split is as slow as that
 
@@ -87,7 +96,7 @@ def blocks(question: Question, block: int = BLOCK) -> Iterator[CandidateBlock]:
 
 
 def cuts_excluded(question: Question) -> dict[str, int]:
-    """How many ways to cut the devices into dp x tp x pp go before any layout is made, by reason.
+    """How many ways to cut the devices into dp x tp x pp are excluded before any layout is made, by reason.
 
     Counted, not listed: dp must be a multiple of what makes tp x pp fill whole nodes.
     """
@@ -161,7 +170,7 @@ def tensor_widths(question: Question) -> list[int]:
 
 
 def _multiple(question: Question) -> int:
-    """Of which the sides of the layers' products must be multiples (rules.fp8_dims)."""
+    """Of which the dimensions of the layers' GEMMs must be multiples (rules.fp8_dims)."""
     return question.trainer.fp8_multiple if question.precision == "fp8" else 1
 
 
@@ -172,9 +181,9 @@ def divisors(number: int) -> list[int]:
 
 def _pipelines(question: Question) -> Iterator[PipelineCut]:
     model, trainer, fixed = question.model, question.trainer, question.allows
-    alone = [s for s in ("1f1b", "gpipe", "zero-bubble") if s in trainer.schedules and fixed("schedule", s)]
-    if alone and fixed("pp", 1) and fixed("virtual_stages", 1):
-        yield PipelineCut(1, 1, SCHEDULE[alone[0]], not fixed("split", "even"), model.layers)
+    without_pipeline = [s for s in ("1f1b", "gpipe", "zero-bubble") if s in trainer.schedules and fixed("schedule", s)]
+    if without_pipeline and fixed("pp", 1) and fixed("virtual_stages", 1):
+        yield PipelineCut(1, 1, SCHEDULE[without_pipeline[0]], not fixed("split", "even"), model.layers)
     if model.tied_embeddings and not trainer.ties_embeddings_across_stages:
         return
     for pp in range(2, min(model.layers + 2, question.cluster.devices) + 1):
@@ -226,7 +235,7 @@ def _block(
 ) -> CandidateBlock:
     divides, allowed = _allowed(question, micro, cut, zero, sizes, common)
     refused = int(divides.sum()) * len(zero) - int(allowed.sum())
-    # Rows and columns in which nothing is allowed are not worth their cost; one stays, for a block is never empty.
+    # Rows and columns in which nothing is allowed are not costed; one stays, because a block is never empty.
     rows, columns = allowed.any(axis=(1, 2)), allowed.any(axis=(0, 2))
     rows[0] |= not rows.any()
     columns[0] |= not columns.any()
@@ -256,25 +265,26 @@ def _block(
 
 
 def _allowed(question: Question, micro: Array, cut: Array, zero: Array, sizes: Array, common: int) -> tuple[Any, Any]:
-    """Where the batch divides, and where every rule is kept."""
+    """Where the batch is divisible, and where every rule holds."""
     mbs, _, recompute = micro[:, :, None, None]
     pp, _, schedule, _, _, dp = cut[:, None, :, None]
     divides = common % (dp * mbs) == 0
-    two_halves = schedule == SCHEDULE["zero-bubble"]
+    two_halves = schedule == ScheduleCode.ZERO_BUBBLE
     runs = divides & _runs(question, dp * mbs, pp, schedule, sizes)
-    runs &= ~(two_halves & (recompute != RECOMPUTE["none"]))
+    runs &= ~(two_halves & (recompute != RecomputeCode.NONE))
     return divides, runs & _shards(question, pp, dp, zero) & ~(two_halves & (zero == 3))
 
 
 def _runs(question: Question, unit: Array, pp: Array, schedule: Array, sizes: Array) -> Any:
-    """Whether the schedule takes the micro batches of every step of the ramp-up (rules.micro_batches)."""
+    """Whether the schedule can run the micro batches of every step of the ramp-up (rules.micro_batches)."""
     trainer = question.trainer
     runs = np.ones(np.broadcast_shapes(unit.shape, pp.shape), dtype=bool)
     if not trainer.fewer_micro_batches_than_stages:
-        needs_many = np.isin(schedule, (SCHEDULE["1f1b"], SCHEDULE["zero-bubble"]))
+        needs_many = np.isin(schedule, (ScheduleCode.ONE_F_ONE_B, ScheduleCode.ZERO_BUBBLE))
         runs &= ~needs_many | (sizes.min() // unit >= pp) | (pp == 1)
     even_rounds = trainer.interleaved_micro_batches == "even-rounds"
-    dealt = np.isin(schedule, (SCHEDULE["interleaved"], *([SCHEDULE["zero-bubble"]] if even_rounds else [])))
+    in_rounds = (ScheduleCode.INTERLEAVED, ScheduleCode.ZERO_BUBBLE) if even_rounds else (ScheduleCode.INTERLEAVED,)
+    dealt = np.isin(schedule, in_rounds)
     if not dealt.any():
         return runs
     for size in sizes:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from trimaran.cost.setups import predictable
-from trimaran.lab.choose import Candidate, predicted
+from trimaran.lab.choose import Candidate, predict_candidates
 from trimaran.learn.score import predict_trials
 from trimaran.learn.trials import cluster_of, trainer_of
 from trimaran.report.campaign import Expected, Row
@@ -35,7 +35,7 @@ def _seconds_per_sample(trial: Trial) -> float:
 def _of_jobs(trials: Sequence[Trial]) -> dict[str, Expected]:
     """Of whole Jobs, by the cluster as each knew it when it ran."""
     jobs = [(trial.id, trial.job) for trial in trials if trial.job is not None]
-    return {candidate.label: expected_of(candidate) for candidate in predicted(jobs)}
+    return {candidate.label: expected_of(candidate) for candidate in predict_candidates(jobs)}
 
 
 def _of_setups(trials: Sequence[Trial]) -> dict[str, Expected]:
