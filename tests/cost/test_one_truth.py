@@ -17,7 +17,7 @@ from trimaran.ledger.published import published
 from trimaran.planner.explain import explain
 from trimaran.planner.question import Question
 from trimaran.planner.ranking import search
-from trimaran.report.rows import rows_of
+from trimaran.report.campaign import rows_of
 from trimaran.spec import Batch, Job, Layout, Trial, presets
 
 TRIALS = published(("published.csv",)).trials
@@ -55,9 +55,9 @@ def test_predict_explain_score_and_report_agree(trial: Trial) -> None:
     assert sum(made.time_seconds().values()) == pytest.approx(scored.seconds)
 
     (reported,) = rows_of([trial])
-    assert (reported.expected is None) == (not predictable(trial.setup))
-    if reported.expected is not None:
-        expected = (reported.expected.seconds, reported.expected.memory_gib)
+    assert (reported.predicted is None) == (not predictable(trial.setup))
+    if reported.predicted is not None:
+        expected = (reported.predicted.seconds, reported.predicted.memory_gib)
         assert expected == pytest.approx((scored.seconds, scored.memory_gib))
 
 

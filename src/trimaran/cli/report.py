@@ -124,7 +124,7 @@ def _answer(campaign: "Campaign") -> dict[str, Any]:
         "best": winner.trial.id if winner else None,
         "layout": answer.headline(winner) if winner else None,
         "seconds": winner.seconds if winner else None,
-        "predicted": winner.expected.seconds if winner and winner.expected else None,
+        "predicted": winner.predicted.seconds if winner and winner.predicted else None,
         "why": answer.reasons(campaign),
         "sure": answer.confidence(campaign),
         "next": answer.suggestion(campaign),
@@ -148,5 +148,5 @@ def _fastest(campaign: "Campaign") -> str:
     if winner is None:
         return "none has a time"
     measured = f"{winner.seconds:.4g} s" if winner.seconds else ""
-    predicted = f"predicted {winner.expected.seconds:.4g} s" if winner.expected else ""
+    predicted = f"predicted {winner.predicted.seconds:.4g} s" if winner.predicted else ""
     return f"the fastest is {answer.headline(winner)}: {', '.join(word for word in (measured, predicted) if word)}"

@@ -1,5 +1,6 @@
-"""report: what was measured and what was predicted, as one page that people look at, and its figures for slides.
+"""report: measurements, predictions and the plan as one HTML page, and its figures for slides.
 
-May import: spec, cost, plan, ledger, learn, lab; plotly and jinja2 only inside, since planning installs without them.
-Start reading: campaign.py (what a report is about), gather.py (where it comes from), figures/ (one file each), page.py.
+May import: spec, cost, planner, ledger, learn, lab.
+Start reading: campaign.py (what a report is about), gather.py (where its campaigns come from), answer.py (sentences),
+figures/, page.py. plotly and jinja2 are imported only here, since planning installs without them.
 """

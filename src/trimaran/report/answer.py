@@ -75,9 +75,9 @@ def confidence(campaign: Campaign) -> list[str]:
     errors = [abs(row.error) for row in campaign.rows if row.error is not None]
     if errors:
         inside = [
-            row.expected.low <= row.seconds <= row.expected.high
+            row.predicted.low <= row.seconds <= row.predicted.high
             for row in campaign.rows
-            if row.expected is not None and row.seconds is not None
+            if row.predicted is not None and row.seconds is not None
         ]
         sentences.append(
             f"The cost model's mean error over these {len(errors)} trials is {mean(errors):.1%};"
@@ -96,16 +96,16 @@ def confidence(campaign: Campaign) -> list[str]:
 def suggestion(campaign: Campaign) -> str | None:
     """The planner's pick, where it was not tried and is predicted to be faster."""
     plan, winner = campaign.plan, campaign.winner
-    if plan is None or winner is None or winner.expected is None or _is_pick(campaign):
+    if plan is None or winner is None or winner.predicted is None or _is_pick(campaign):
         return None
     pick, seconds = plan.best.layout, plan.best.seconds
-    gain = 1 - seconds / winner.expected.seconds
+    gain = 1 - seconds / winner.predicted.seconds
     if gain < WORTH_TRYING or _was_tried(campaign, pick):
         return None
     return (
         f"The plan's pick was not tried: {short_layout(pick)} is predicted at {seconds:.4g} s"
         f" ({plan.best.seconds_low:.4g} to {plan.best.seconds_high:.4g}), {gain:.0%} less than the"
-        f" {winner.expected.seconds:.4g} s predicted for the fastest measured."
+        f" {winner.predicted.seconds:.4g} s predicted for the fastest measured."
     )
 
 

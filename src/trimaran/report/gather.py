@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trimaran.lab.sweep_folder import load_sweep_folder
 from trimaran.learn.trials import possible_job
-from trimaran.ledger.audit import Corrected, Finding, corrected
+from trimaran.ledger.audit import Corrected, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.query import Filter
 from trimaran.ledger.reading import Reading
@@ -16,8 +16,7 @@ from trimaran.ledger.store import Ledger
 from trimaran.planner.plan import Plan, make_plan
 from trimaran.planner.question import Question
 from trimaran.planner.tables import short_layout
-from trimaran.report.campaign import Campaign, Expected, Row
-from trimaran.report.rows import expected_of, rows_of
+from trimaran.report.campaign import Campaign, Row, TrialPrediction, rows_of
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Trial
 
 TABLES = ("published.csv",)  # BigScience, Fugaku and Megatron-LM; vTrain's rows are of one kind and too many to read
@@ -55,7 +54,9 @@ def sweep_campaigns(folder: Path, ledger: Ledger, on_progress: OnProgress) -> li
     trials = ledger.trials((Filter("source_table", "=", sweep.name),))
     if not trials:
         raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; name the ledger it ran with by --ledger.")
-    before = {candidate.job.to_json(): expected_of(candidate) for candidate in sweep.candidates}
+    before = {
+        c.job.to_json(): TrialPrediction(c.seconds, c.low, c.high, c.memory_gib, c.fits) for c in sweep.candidates
+    }
     commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
     return _campaigns(corrected(Reading(tuple(trials))), commands, on_progress, before)
 
@@ -70,7 +71,7 @@ def planned_campaigns(job: Job, on_progress: OnProgress) -> list[Campaign]:
     jobs += [job] if job.layout not in [each.layout for each in jobs] else []
     own = f"{job.name}, as it is"
     trials = [_pending_trial(each, own if each.layout == job.layout else short_layout(each.layout)) for each in jobs]
-    rows = sorted(rows_of(trials), key=lambda row: row.expected.seconds if row.expected else 0.0)
+    rows = sorted(rows_of(trials), key=lambda row: row.predicted.seconds if row.predicted else 0.0)
     return [
         Campaign(
             name=job.name,
@@ -92,48 +93,42 @@ def _pending_trial(job: Job, label: str) -> Trial:
 
 
 def _campaigns(
-    view: Corrected, commands: tuple[str, ...], on_progress: OnProgress, before: dict[str, Expected] | None = None
+    view: Corrected,
+    commands: tuple[str, ...],
+    on_progress: OnProgress,
+    before: dict[str, TrialPrediction] | None = None,
 ) -> list[Campaign]:
     groups = defaultdict(list)
     for trial in view.timed():
         groups[campaign_name(trial)].append(trial)
     campaigns = []
-    for name, members in groups.items():
+    for name, trials in groups.items():
         on_progress(f"planning {name}")
-        ids = {trial.corrects or trial.id for trial in members}
-        findings = tuple(finding for finding in view.findings if finding.trial in ids)
-        campaigns.append(_campaign(name, members, findings, commands, before or {}))
+        ids = {trial.corrects or trial.id for trial in trials}
+        rows = rows_of(trials, before)
+        comparable = _comparable(rows)
+        job = possible_job(comparable[0].trial) if comparable else None
+        campaigns.append(
+            Campaign(
+                name=name,
+                about=_about(trials),
+                rows=rows,
+                best=_best(rows),
+                comparable=comparable,
+                job=job,
+                plan=_plan(job) if job else None,
+                findings=tuple(finding for finding in view.findings if finding.trial in ids),
+                commands=commands,
+            )
+        )
     return campaigns
 
 
 def campaign_name(trial: Trial) -> str:
-    """The sweep of a run, the document of a table's row, else the software; each on its device."""
+    """The sweep of a run, the document or file of a row; each on its device."""
     source = trial.source
     name = source.table if source.kind == "run" else source.section.partition(" / ")[0] or source.file
     return f"{name or 'runs'}, {trial.setup.device or 'device unknown'}"
-
-
-def _campaign(
-    name: str,
-    trials: Sequence[Trial],
-    findings: tuple[Finding, ...],
-    commands: tuple[str, ...],
-    before: dict[str, Expected],
-) -> Campaign:
-    rows = rows_of(trials, before)
-    comparable = _comparable(rows)
-    job = next((job for row in comparable[:1] if (job := possible_job(row.trial))), None)
-    return Campaign(
-        name=name,
-        about=_about(trials),
-        rows=rows,
-        best=_best(rows),
-        comparable=comparable,
-        job=job,
-        plan=_plan(job) if job else None,
-        findings=findings,
-        commands=commands,
-    )
 
 
 def _comparable(rows: Sequence[Row]) -> tuple[Row, ...]:

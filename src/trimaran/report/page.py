@@ -83,7 +83,7 @@ def _script_json(plot: Any) -> Markup:
 
 
 def _cells(row: Row, best: bool) -> list[Cell]:
-    setup, outcome, expected = row.trial.setup, row.trial.outcome, row.expected
+    setup, outcome, predicted = row.trial.setup, row.trial.outcome, row.predicted
     counts = (setup.nodes, None, setup.dp, setup.tp, setup.pp, setup.mbs, setup.gbs)
     values = (*counts, outcome.memory_gib, outcome.seconds, outcome.tflops)
     *texts, notes = notes_row(row.trial)
@@ -93,9 +93,9 @@ def _cells(row: Row, best: bool) -> list[Cell]:
     return [
         Cell("★" if best else "", 1.0 if best else 0.0),
         *cells,
-        Cell(f"{expected.seconds:.4g}", expected.seconds) if expected else Cell(""),
+        Cell(f"{predicted.seconds:.4g}", predicted.seconds) if predicted else Cell(""),
         Cell(f"{row.error:+.1%}", row.error) if row.error is not None else Cell(""),
-        Cell(f"{expected.memory_gib:.3g}GB", expected.memory_gib) if expected else Cell(""),
+        Cell(f"{predicted.memory_gib:.3g}GB", predicted.memory_gib) if predicted else Cell(""),
         Cell(outcome.status),
         Cell(" ".join(word for word in (row.trial.source.label, notes) if word)),
     ]

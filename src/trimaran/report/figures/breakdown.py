@@ -6,9 +6,8 @@ import plotly.graph_objects as go
 
 from trimaran.learn.trials import possible_job
 from trimaran.planner.explain import MEMORY_LABELS, PART_LABELS, Explanation, explain
-from trimaran.report.campaign import Campaign
+from trimaran.report.campaign import Campaign, short_setup
 from trimaran.report.figures.figure import GREEN, PALETTE, RED, Figure, plot
-from trimaran.report.rows import layout_of
 from trimaran.spec import Trial
 
 GIB = 2**30
@@ -114,7 +113,7 @@ def compared_layouts(campaign: Campaign) -> list[Compared]:
         if job is None or job.layout in seen or len(compared) == MOST_LAYOUTS - 1:
             continue
         seen.add(job.layout)
-        short = row.label if row.trial.source.kind == "run" else layout_of(row.trial)
+        short = row.label if row.trial.source.kind == "run" else short_setup(row.trial)
         taken = any(label == short for label, _, _ in compared)
         compared.append((row.label if taken else short, explain(job), row.trial))
     plan = campaign.plan

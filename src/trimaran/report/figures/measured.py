@@ -15,19 +15,19 @@ def seconds(campaign: Campaign) -> Figure | None:
     rows = campaign.comparable[:SHOWN]
     if not rows:
         return None
-    expected = [(row.label, row.expected) for row in rows if row.expected is not None]
+    predicted = [(row.label, row.predicted) for row in rows if row.predicted is not None]
     measured = [row.seconds for row in rows]
     outcomes = [row.trial.outcome for row in rows]
     traces = [
         go.Scatter(
             name=f"predicted, {COVERAGE:.0%} interval",
-            y=[label for label, _ in expected],
-            x=[e.seconds for _, e in expected],
+            y=[label for label, _ in predicted],
+            x=[p.seconds for _, p in predicted],
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [e.high - e.seconds for _, e in expected],
-                "arrayminus": [e.seconds - e.low for _, e in expected],
+                "array": [p.high - p.seconds for _, p in predicted],
+                "arrayminus": [p.seconds - p.low for _, p in predicted],
                 "thickness": 6,
                 "width": 0,
                 "color": "rgba(0,114,178,0.35)",
@@ -71,7 +71,7 @@ def seconds(campaign: Campaign) -> Figure | None:
                 row.seconds,
                 row.trial.outcome.seconds_low,
                 row.trial.outcome.seconds_high,
-                *((row.expected.seconds, row.expected.low, row.expected.high) if row.expected else (None,) * 3),
+                *((row.predicted.seconds, row.predicted.low, row.predicted.high) if row.predicted else (None,) * 3),
             )
             for row in rows
         ),
@@ -80,14 +80,14 @@ def seconds(campaign: Campaign) -> Figure | None:
 
 
 def accuracy(campaign: Campaign) -> Figure | None:
-    rows = [(row, row.expected, row.seconds, row.error) for row in campaign.rows]
-    known = [(row, e, s, error) for row, e, s, error in rows if e is not None and s is not None and error is not None]
+    rows = [(row, row.predicted, row.seconds, row.error) for row in campaign.rows]
+    known = [(row, p, s, error) for row, p, s, error in rows if p is not None and s is not None and error is not None]
     if not known:
         return None
     measured = np.array([s for _, _, s, _ in known])
-    predicted = np.array([e.seconds for _, e, _, _ in known])
+    predicted = np.array([p.seconds for _, p, _, _ in known])
     errors = np.array([error for *_, error in known])
-    inside = [e.low <= s <= e.high for _, e, s, _ in known]
+    inside = [p.low <= s <= p.high for _, p, s, _ in known]
     ends = np.array([min(measured.min(), predicted.min()) / 1.2, max(measured.max(), predicted.max()) * 1.2])
     lines = [
         go.Scatter(
@@ -121,5 +121,5 @@ def accuracy(campaign: Campaign) -> Figure | None:
             yaxis={"title": "predicted, s", "type": "log", "dtick": "D2"},
         ),
         header=("layout", "measured_s", "predicted_s", "low_s", "high_s", "error"),
-        rows=tuple((row.label, s, e.seconds, e.low, e.high, error) for row, e, s, error in known),
+        rows=tuple((row.label, s, p.seconds, p.low, p.high, error) for row, p, s, error in known),
     )
