@@ -1,4 +1,4 @@
-"""On a GPU: the same losses as on a CPU, compiled or not, and a loop in which the host never waits for the device."""
+"""On a GPU: the same losses as on a CPU, compiled or eager, and a training loop without host-device synchronization."""
 
 import gc
 from pathlib import Path
@@ -25,29 +25,27 @@ from trimaran.spec.settings import apply_settings
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    pytest.mark.filterwarnings("ignore"),  # PyTorch's compiler has many
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's compiler issues many
 ]
 STEPS = 8
 LLAMA = ("model.position=rotary", "model.norm=rmsnorm", "model.mlp=swiglu", "model.kv_heads=2")
 
 
 def tiny(device: str, *settings: str) -> Trainer:
-    """With these settings, new."""
     torch.compiler.reset()
-    gc.collect()  # the one before, whose memory would be missed in the middle of a weighing
+    gc.collect()  # the previous trainer: freed later, it would disturb a memory measurement
     job = apply_settings(load_job("tiny"), list(settings))
     return Trainer(job, World(job.layout, torch.device(device)))
 
 
-def stepped(trainer: Trainer, steps: range) -> list[float]:
-    """The losses of these steps."""
+def losses_of(trainer: Trainer, steps: range) -> list[float]:
     job, size, source = trainer.job, trainer.job.batch.size, source_of(trainer.job)
     parts = [batch(job, source, i * size, size, 0, trainer.world.device) for i in steps]
     return [float(trainer.step(part).loss) for part in parts]
 
 
 def losses(device: str, *settings: str, steps: int = STEPS) -> list[float]:
-    return stepped(tiny(device, *settings), range(steps))
+    return losses_of(tiny(device, *settings), range(steps))
 
 
 @pytest.mark.parametrize(
@@ -68,21 +66,21 @@ def test_losses_in_fp32_are_those_of_a_cpu(settings: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("size", [4, 16])
 def test_losses_in_bf16_are_near_those_of_a_cpu_in_fp32(size: int) -> None:
-    """With four micro batches, whose gradients add up in fp32, and with one, whose gradients stay as they come."""
+    """With one micro batch, whose gradients stay in bf16, and with four, whose gradients accumulate in fp32."""
     settings = ("layout.micro_batch=4", f"batch.size={size}", "optimizer=fused-adam")
     assert losses("cuda", "precision=bf16", *settings) == pytest.approx(losses("cpu", *settings), rel=3e-3)
 
 
 def test_losses_in_fp8_are_near_those_of_a_cpu() -> None:
-    """Which rounds to the same 8-bit numbers; sums differ in bf16's last bits."""
+    """Which rounds to the same fp8 values; sums differ in bf16's last bits."""
     settings = ("precision=fp8", "optimizer=fused-adam", "batch.size=2", "layout.micro_batch=2")
-    few = 2  # of few samples: a CPU has no 8-bit products, and takes 3 s for each
+    few = 2  # steps, of few samples: a CPU emulates fp8 GEMMs, 3 s for each sample
     assert losses("cuda", *settings, steps=few) == pytest.approx(losses("cpu", *settings, steps=few), rel=3e-3)
 
 
 @pytest.mark.parametrize("scale", [2.0**10, 2.0**24], ids=["fitting", "overflowing"])
 def test_losses_in_fp16_are_near_those_of_a_cpu(scale: float) -> None:
-    """Also where the first steps overflow, halve the scale and move nothing."""
+    """Also where the first steps overflow, halve the loss scale and are skipped."""
     settings = ("precision=fp16", f"recipe.loss_scale.initial={scale}", "recipe.loss_scale.hysteresis=1")
     found = losses("cuda", *settings, "optimizer=fused-adam")
     assert found == pytest.approx(losses("cpu", *settings), rel=3e-3)
@@ -93,8 +91,8 @@ def test_losses_in_fp16_are_near_those_of_a_cpu(scale: float) -> None:
 def test_compiling_does_not_change_the_losses(precision: str, family: tuple[str, ...]) -> None:
     compiled = losses("cuda", f"precision={precision}", *family)
     with torch.compiler.set_stance("force_eager"):
-        plain = losses("cuda", f"precision={precision}", *family)
-    assert compiled == pytest.approx(plain, rel={"fp32": 1e-5, "bf16": 1e-3, "fp8": 3e-3}[precision])
+        eager = losses("cuda", f"precision={precision}", *family)
+    assert compiled == pytest.approx(eager, rel={"fp32": 1e-5, "bf16": 1e-3, "fp8": 3e-3}[precision])
 
 
 def state(trainer: Trainer) -> dict[str, Tensor]:
@@ -104,48 +102,48 @@ def state(trainer: Trainer) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 @pytest.mark.parametrize("optimizer", ["adam", "fused-adam", "adam-8bit"])
-def test_a_run_goes_on_as_if_never_stopped(optimizer: str, background: bool, tmp_path: Path) -> None:
-    """On a GPU and on a CPU: from the same bits, but for 8-bit moments that are packed again, to losses that differ as
-    bf16's do; and beside the last step's gradients saving takes nothing of a GPU that may be full, going on little."""
+def test_a_run_resumes_as_if_never_stopped(optimizer: str, background: bool, tmp_path: Path) -> None:
+    """On a GPU and on a CPU: from the same bits, except 8-bit moments, which are quantized again, to losses that agree
+    as in bf16. Saving allocates nothing on a GPU that may be full, resuming little."""
     if optimizer == "adam-8bit":
         pytest.importorskip("torchao")
     settings = [f"optimizer={optimizer}", "precision=bf16", f"saving.folder={tmp_path}"]
     settings += [f"saving.asynchronous={background}", "batch.size=4", "model.layers=16"]
     begun, position = tiny("cuda", *settings), TrainState(3, 12)
-    stepped(begun, range(3))
+    losses_of(begun, range(3))
     checkpoints, saved = Checkpointer(begun), state(begun)
     few_bytes = 0.4 * sum(master.value.nbytes for master in begun.weights.masters)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     checkpoints.save(position)
     assert torch.cuda.max_memory_allocated() == before
-    expected = stepped(begun, range(3, 6))
+    expected = losses_of(begun, range(3, 6))
     checkpoints.finish()
 
-    gone_on, on_cpu = tiny("cuda", *settings), tiny("cpu", *settings)
+    resumed, on_cpu = tiny("cuda", *settings), tiny("cpu", *settings)
     torch.cuda.reset_peak_memory_stats()
-    assert Checkpointer(gone_on).resume() == Checkpointer(on_cpu).resume() == position
+    assert Checkpointer(resumed).resume() == Checkpointer(on_cpu).resume() == position
     assert torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() < few_bytes
-    for trainer in (gone_on, on_cpu):
+    for trainer in (resumed, on_cpu):
         exact = {name for name in saved if optimizer != "adam-8bit" or name.startswith("weights/")}
         assert all(torch.equal(tensor, saved[name]) for name, tensor in state(trainer).items() if name in exact)
         assert {int(of_one["step"]) for of_one in trainer.optimizer.state.values()} == {3}
-        assert stepped(trainer, range(3, 6)) == pytest.approx(expected, rel=3e-3)
+        assert losses_of(trainer, range(3, 6)) == pytest.approx(expected, rel=3e-3)
 
 
 @pytest.mark.parametrize("shape", [(256, 128), (300, 70), (1, 129), (129, 1), (4096, 1000)], ids=str)
-def test_turned_bytes_are_those_of_a_cpu(shape: tuple[int, int]) -> None:
-    numbers = torch.randint(0, 256, shape, dtype=torch.uint8)
-    found = transpose_copy(numbers.cuda())
+def test_transpose_copy_is_that_of_a_cpu(shape: tuple[int, int]) -> None:
+    matrix = torch.randint(0, 256, shape, dtype=torch.uint8)
+    found = transpose_copy(matrix.cuda())
     assert found.is_contiguous()
-    assert torch.equal(found.cpu(), numbers.t())
+    assert torch.equal(found.cpu(), matrix.t())
 
 
 @pytest.mark.parametrize("shapes", [((300, 70), (1000,), (64, 128)), ((300, 80), (1024,), (64, 128))], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_pass_adam_is_adamw_on_shortened_gradients(dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> None:
-    """Against PyTorch's own in float64. The copy in the compute precision is the value, rounded. Tensors of odd and of
-    even sizes."""
+def test_fused_adamw_is_adamw_on_clipped_gradients(dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Against PyTorch's own in float64. The copy in the compute precision is the value, rounded. Sizes that are aligned
+    for vector loads, and sizes that are not."""
     torch.manual_seed(0)
     masters = [master_weight(torch.randn(shape, device="cuda"), dtype) for shape in shapes]
     exact = [nn.Parameter(one.value.detach().double().cpu()) for one in masters]
@@ -187,7 +185,7 @@ class StrictReporter(MetricsReporter):
 
 
 @pytest.mark.parametrize("settings", [("optimizer=fused-adam", "precision=bf16"), ("optimizer=adam",)], ids=str)
-def test_the_loop_never_waits_for_the_device(settings: tuple[str, ...]) -> None:
+def test_the_loop_never_synchronizes_with_the_device(settings: tuple[str, ...]) -> None:
     torch.compiler.reset()
     job = apply_settings(load_job("tiny"), ["steps=8", *settings])
     trainer = Trainer(job, World(job.layout, torch.device("cuda")))

@@ -1,4 +1,4 @@
-"""How a process takes its GPU."""
+"""How a process configures its GPU's allocator."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-TAKEN = """
+ALLOCATE = """
 import torch
 from trimaran.engine.parallel.world import select_device
 kept = torch.empty(2**27, device=select_device(0, cpu=False))
@@ -16,7 +16,7 @@ print(torch.cuda.memory_reserved() / 2**20)
 """
 
 
-# 512 MiB are 43 pages of 12 MiB, 26 of 20, or one piece of their own.
+# 512 MiB are 43 pages of 12 MiB, 26 of 20, or one segment.
 @pytest.mark.parametrize(
     ("named", "reserved_mib"),
     [
@@ -31,5 +31,7 @@ def test_memory_is_mapped_in_pages_of_12_mib_unless_the_user_says_otherwise(
     named: dict[str, str], reserved_mib: float
 ) -> None:
     others = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
-    said = subprocess.run([sys.executable, "-c", TAKEN], env=others | named, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", ALLOCATE], env=others | named, capture_output=True, text=True, check=True
+    )
     assert float(said.stdout) == reserved_mib

@@ -1,4 +1,4 @@
-"""Small Jobs for the engine's tests, on a CPU machine that is described, not measured."""
+"""Small Jobs for the engine's tests, on a CPU cluster with made-up figures."""
 
 from typing import Any
 

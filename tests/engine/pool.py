@@ -1,5 +1,5 @@
-"""Eight processes that every test uses: `pool.run(4, function, arguments)` calls the function on four of them, joined
-in a gloo process group, and gives their results by rank."""
+"""Eight processes that every test shares: `pool.run(4, function, arguments)` calls the function on four of them, in a
+gloo process group, and returns their results by rank."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tests.processes import LIMIT_SECONDS
 
 SIZE = 8
-RUNS = 8  # then new processes: PyTorch keeps what it knows of device meshes, and with them gloo's threads, which add up
+RUNS = 8  # then the processes are replaced: PyTorch caches device meshes, and with them gloo's threads, which add up
 
 
 class Pool:
@@ -43,15 +43,15 @@ class Pool:
                 ready = wait(list(waiting), timeout=LIMIT_SECONDS)
                 if not ready:
                     self.stop()
-                    raise AssertionError(f"ranks {sorted(waiting.values())} gave no answer in {LIMIT_SECONDS} s")
+                    raise AssertionError(f"ranks {sorted(waiting.values())} did not answer in {LIMIT_SECONDS} s")
                 for pipe in ready:
                     rank = waiting.pop(pipe)  # type: ignore[arg-type]
                     try:
-                        good, results[rank] = pipe.recv()  # type: ignore[union-attr]
+                        ok, results[rank] = pipe.recv()  # type: ignore[union-attr]
                     except EOFError:
-                        good, results[rank] = False, "the process died"
-                    if not good:
-                        self.stop()  # the others wait for this one in a collective
+                        ok, results[rank] = False, "the process died"
+                    if not ok:
+                        self.stop()  # the others hang in a collective
                         raise AssertionError(f"rank {rank} of {size}: {results[rank]}")
             return [results[rank] for rank in range(size)]
 

@@ -1,4 +1,4 @@
-"""Whole models in one process, with weights that leave nothing at zero or one."""
+"""Whole models in one process, with random weights also where initial ones are zero or one."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from trimaran.spec import Model
 
 
 def whole_stage(model: Model, weights: dict[str, Tensor] | None = None, dtype: torch.dtype = torch.float64) -> Stage:
-    """All of the model as one stage, with these weights or random ones."""
+    """The model as a single stage, with these weights or random ones."""
     with torch.device("meta"):
         stage = Stage(model, TensorAxis(), range(model.layers), first=True, last=True).to(dtype)
     stage.to_empty(device="cpu")

@@ -1,4 +1,4 @@
-"""Which tokens can influence which: found by changing one token and looking at what comes out of the model."""
+"""Which tokens influence which outputs: found by changing one token and comparing the outputs of the model."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Model
 
 POSITIONS = ["learned", "alibi", "rotary"]
-NOTHING = 1e-12  # in float64, where outputs are around one
-SOMETHING = 1e-9
+UNCHANGED = 1e-12  # in float64, where outputs are around one
+CHANGED = 1e-9
 
 
 def tiny(position: str, seq_len: int) -> Stage:
@@ -41,13 +41,13 @@ def influence(stage: Stage, documents: list[int] | None = None, prefix: list[int
     changed = tokens.expand(stage.model.seq_len, -1).clone()
     changed.diagonal().add_(1).remainder_(stage.model.vocab)
     change = (outputs(stage, changed, documents, prefix) - outputs(stage, tokens, documents, prefix)).abs().amax(2).t()
-    assert ((change < NOTHING) | (change > SOMETHING)).all()  # never in between
-    return ["".join("x" if moved > SOMETHING else "." for moved in row) for row in change.tolist()]
+    assert ((change < UNCHANGED) | (change > CHANGED)).all()  # nothing in between
+    return ["".join("x" if moved > CHANGED else "." for moved in row) for row in change.tolist()]
 
 
 PICTURES = {
     "causal": (None, None, ["x.....", "xx....", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"]),
-    "documents apart": ([0, 0, 0, 1, 1, 1], None, ["x.....", "xx....", "xxx...", "...x..", "...xx.", "...xxx"]),
+    "separate documents": ([0, 0, 0, 1, 1, 1], None, ["x.....", "xx....", "xxx...", "...x..", "...xx.", "...xxx"]),
     "prefix of a row": (None, [1, 1, 1, 0, 0, 0], ["xxx...", "xxx...", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"]),
     "no prefix": (None, [0, 0, 0, 0, 0, 0], ["x.....", "xx....", "xxx...", "xxxx..", "xxxxx.", "xxxxxx"]),
     "prefix of each document": (
@@ -55,7 +55,7 @@ PICTURES = {
         [1, 1, 0, 1, 1, 0],
         ["xx....", "xx....", "xxx...", "...xx.", "...xx.", "...xxx"],
     ),
-    "prefix of a row over documents apart": (
+    "prefix of a row over separate documents": (
         [0, 0, 0, 1, 1, 1],
         [1, 1, 1, 1, 1, 0],
         ["xxx...", "xxx...", "xxx...", "...xx.", "...xx.", "...xxx"],
@@ -78,7 +78,7 @@ def lengths(total: int) -> st.SearchStrategy[list[int]]:
 
 @settings(max_examples=25)
 @given(st.sampled_from(POSITIONS), lengths(12), st.data())
-def test_a_token_sees_what_is_before_it_in_its_document_and_the_prefix(
+def test_a_token_attends_to_earlier_tokens_of_its_document_and_to_the_prefix(
     position: str, sizes: list[int], data: st.DataObject
 ) -> None:
     """For any documents and any prefix of each, which may be empty or all of it."""
@@ -101,13 +101,15 @@ def test_no_output_depends_on_a_later_token(position: str, seq_len: int, data: s
     tokens = random_tokens(stage.model, rows=2, seed=1)
     changed = torch.cat([tokens[:, :place], random_tokens(stage.model, rows=2, seed=2)[:, place:]], dim=1)
     before, after = outputs(stage, tokens, None, None), outputs(stage, changed, None, None)
-    torch.testing.assert_close(after[:, :place], before[:, :place], rtol=0, atol=NOTHING)
+    torch.testing.assert_close(after[:, :place], before[:, :place], rtol=0, atol=UNCHANGED)
 
 
 @settings(max_examples=25)
 @given(st.sampled_from(POSITIONS), lengths(12), st.booleans())
-def test_a_document_in_a_packed_row_is_as_if_alone(position: str, sizes: list[int], with_prefix: bool) -> None:
-    """`Alone` is a model whose rows are just as long as the document, with the same weights."""
+def test_a_document_in_a_packed_row_is_as_in_a_row_of_its_own(
+    position: str, sizes: list[int], with_prefix: bool
+) -> None:
+    """Of a model with the same weights whose sequence length is that of the document."""
     packed = tiny(position, seq_len=12)
     tokens = random_tokens(packed.model, rows=2)
     documents = [number for number, size in enumerate(sizes) for _ in range(size)]
@@ -119,10 +121,10 @@ def test_a_document_in_a_packed_row_is_as_if_alone(position: str, sizes: list[in
         weights = dict(packed.state_dict())
         if position == "learned":
             weights["embedding.position"] = weights["embedding.position"][:size]
-        alone = whole_stage(packed.model.replace(seq_len=size), weights)
+        own = whole_stage(packed.model.replace(seq_len=size), weights)
         own_prefix = None if prefix is None else prefix[begin:end]
-        expected = outputs(alone, tokens[:, begin:end], None, own_prefix)
-        torch.testing.assert_close(found[:, begin:end], expected, rtol=0, atol=NOTHING)
+        expected = outputs(own, tokens[:, begin:end], None, own_prefix)
+        torch.testing.assert_close(found[:, begin:end], expected, rtol=0, atol=UNCHANGED)
 
 
 # --- ALiBi -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""First values of the weights: the same model for every layout, of the sizes GPT-2 uses."""
+"""Initial weights: the same model for every layout, with GPT-2's standard deviations."""
 
 import math
 
@@ -19,7 +19,7 @@ MODEL = Model(layers=8, hidden=256, heads=8, vocab=1000, seq_len=256, embedding_
 def part(
     tensor: NamedTensor, model: Model, seed: int = 0, *, tp: int = 1, tp_rank: int = 0, rows: slice = slice(None)
 ) -> Tensor:
-    """What a rank gets that holds these rows of a tensor rank's part."""
+    """These rows of a tensor rank's shard."""
     shape = tensor.local_shape(tp)
     begin, end, _ = rows.indices(shape[0])
     local = torch.full((end - begin, *shape[1:]), torch.nan)
@@ -36,7 +36,7 @@ def joined(parts: list[Tensor], tensor: NamedTensor) -> Tensor:
 
 @pytest.fixture
 def short_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream ends after some rows, as it does in large tensors."""
+    """Streams of a few rows, so that small tensors need several."""
     monkeypatch.setattr(init_weights, "BLOCK_ELEMENTS", 100)
 
 
@@ -55,21 +55,23 @@ shapes = st.builds(
 @pytest.mark.usefixtures("short_streams")
 @settings(max_examples=30)
 @given(shapes, st.sampled_from([2, 4]))
-def test_the_parts_of_tensor_ranks_join_to_the_same_whole(case: tuple[Model, int], tp: int) -> None:
-    """More ranks pad the vocabulary more, but the words' own rows stay."""
+def test_the_shards_of_tensor_ranks_concatenate_to_the_same_whole(case: tuple[Model, int], tp: int) -> None:
+    """More ranks pad the vocabulary more, but the rows of its tokens stay."""
     model, seed = case
-    for alone, cut in zip(every_tensor(model, 1), every_tensor(model, tp), strict=True):
-        whole = part(alone, model, seed)
-        parts = joined([part(cut, model, seed, tp=tp, tp_rank=rank) for rank in range(tp)], cut)
-        assert torch.equal(parts[: len(whole)], whole), alone.name
-        assert not parts[len(whole) :].any(), alone.name
+    for unsharded, sharded in zip(every_tensor(model, 1), every_tensor(model, tp), strict=True):
+        whole = part(unsharded, model, seed)
+        parts = joined([part(sharded, model, seed, tp=tp, tp_rank=rank) for rank in range(tp)], sharded)
+        assert torch.equal(parts[: len(whole)], whole), unsharded.name
+        assert not parts[len(whole) :].any(), unsharded.name
 
 
 @pytest.mark.usefixtures("short_streams")
 @settings(max_examples=30)
 @given(shapes, st.sampled_from([1, 2]), st.integers(2, 5))
-def test_the_row_shards_of_replicas_join_to_the_same_part(case: tuple[Model, int], tp: int, dp: int) -> None:
-    """Cut as PyTorch's chunk does: equal shards rounded up, the last ones shorter or empty."""
+def test_the_row_shards_of_data_parallel_ranks_concatenate_to_the_same_part(
+    case: tuple[Model, int], tp: int, dp: int
+) -> None:
+    """Sharded as by torch.chunk: equal shards rounded up, the last ones shorter or empty."""
     model, seed = case
     for tensor in every_tensor(model, tp):
         whole = part(tensor, model, seed, tp=tp, tp_rank=tp - 1)
@@ -93,15 +95,15 @@ def test_every_name_and_every_seed_has_values_of_its_own() -> None:
 
 
 def test_rows_do_not_repeat_from_one_stream_to_the_next() -> None:
-    """Also at the real length of a stream: 2^20 numbers, here 4096 rows."""
+    """Also at the real length of a stream: 2^20 elements, here 4096 rows."""
     rows = init_weights.normal_rows("a.weight", 256, 0, 4000, 8300)
     assert len(np.unique(rows[:, 0])) > 0.999 * len(rows)
     assert np.array_equal(rows[90:200], init_weights.normal_rows("a.weight", 256, 0, 4090, 4200))
 
 
 def test_values_are_normal_with_gpt2s_deviations() -> None:
-    """0.02, and 0.02/√(2 x layers) where a layer writes to the residual stream. 65536 numbers or more each: the
-    deviation is known to 0.3 %, the mean to 0.4 % of it."""
+    """0.02, and 0.02/√(2 x layers) where a layer writes to the residual stream. 65536 elements or more each: the
+    standard error of the deviation is 0.3 %, that of the mean 0.4 % of it."""
     smaller = 0.02 / math.sqrt(2 * MODEL.layers)
     expected = {"qkv": 0.02, "out": smaller, "up": 0.02, "down": smaller, "word": 0.02, "position": 0.02}
     seen = set()

@@ -1,4 +1,4 @@
-"""The loss equals what NumPy and PyTorch compute from the definition, in one process and cut over tensor ranks."""
+"""The loss equals what NumPy and PyTorch compute from the definition, in one process and sharded over tensor ranks."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Layout, Model, own_engine
 
-ALONE = TensorAxis()
+SINGLE = TensorAxis()
 
 # --- A whole model ---------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ def numpy_losses(model: Model, w: dict[str, np.ndarray], tokens: np.ndarray, tar
     return [float(np.log(np.exp(z).sum()) - z[target]) for z, target in zip(logits, targets, strict=True)]
 
 
-# --- Logits and cross entropy in one ---------------------------------------------------------------------------------
+# --- Fused linear cross entropy -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Case:
 
 
 def case(tokens: int, hidden: int, vocab: int, rows: int, seed: int, padding: float = 7.5) -> Case:
-    """Random numbers, a third of the weights zero; `padding` is what the rows above the vocabulary contain."""
+    """Random, a third of the token weights zero; `padding` is what the rows above the vocabulary contain."""
     stream = torch.Generator().manual_seed(seed)
     matrix = torch.randn(rows, hidden, generator=stream)
     matrix[vocab:] = padding
@@ -90,7 +90,7 @@ def case(tokens: int, hidden: int, vocab: int, rows: int, seed: int, padding: fl
 
 
 def reference(given: Case, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Value and gradients by PyTorch in float64, which never sees the padding."""
+    """Loss and gradients by PyTorch in float64, without padding."""
     x, matrix = given.x.double().requires_grad_(), given.matrix.double().requires_grad_()
     each = F.cross_entropy(x @ matrix[: given.vocab].t(), given.targets, reduction="none")
     loss = (given.weights * each).sum()
@@ -98,8 +98,8 @@ def reference(given: Case, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     return loss.detach(), x.grad, matrix.grad
 
 
-def engine(given: Case, scale: float, axis: TensorAxis = ALONE) -> tuple[Tensor, Tensor, Tensor]:
-    """Value and gradients by the engine; on a tensor rank that of its part of the matrix, and its share of x's."""
+def engine(given: Case, scale: float, axis: TensorAxis = SINGLE) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss and gradients by the engine; on a tensor rank of its shard of the weight, and its partial sum of x's."""
     x = given.x.clone().requires_grad_()
     matrix = given.matrix.tensor_split(axis.size)[axis.rank].clone().requires_grad_()
     loss = linear_cross_entropy(x, matrix, given.targets, given.weights, given.vocab, axis)
@@ -108,7 +108,7 @@ def engine(given: Case, scale: float, axis: TensorAxis = ALONE) -> tuple[Tensor,
 
 
 def assert_equal(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    """To fp32's precision of the terms, which are about 1: the sum of many may be nearly nothing."""
+    """To fp32's precision of the terms, which are about 1: a sum of many may nearly cancel."""
     for value, right in zip(found, expected, strict=True):
         atol = 2e-6 * max(1.0, right.abs().max().item())
         torch.testing.assert_close(value.double(), right.double(), rtol=1e-5, atol=atol)
@@ -123,10 +123,10 @@ def assert_equal(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Non
     seed=st.integers(0, 2**32),
     chunk_logits=st.sampled_from([1, 2**14, 2**27]),
 )
-def test_value_and_gradients_equal_pytorchs_in_any_number_of_chunks(
+def test_loss_and_gradients_equal_pytorchs_in_any_number_of_chunks(
     tokens: int, hidden: int, vocab: int, extra: int, seed: int, chunk_logits: int
 ) -> None:
-    """A chunk has 128 tokens at least, so the smallest setting makes up to four."""
+    """A chunk has at least 128 tokens, so the smallest setting gives up to four."""
     given_case = case(tokens, hidden, vocab, vocab + extra, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_engine, "CHUNK_LOGITS", chunk_logits)
@@ -136,7 +136,7 @@ def test_value_and_gradients_equal_pytorchs_in_any_number_of_chunks(
 
 @pytest.mark.parametrize("padding", [0.0, -1e4, 1e30])
 def test_padding_has_no_effect_and_no_gradient(padding: float) -> None:
-    """Not even by rounding: whatever the rows contain, results are the same to the last bit."""
+    """Not even by rounding: whatever the rows contain, results are bitwise the same."""
     loss, grad_x, grad_matrix = engine(case(50, 8, 100, 128, seed=1, padding=padding), scale=1.0)
     zero = engine(case(50, 8, 100, 128, seed=1, padding=0.0), scale=1.0)
     assert torch.equal(loss, zero[0])
@@ -145,14 +145,14 @@ def test_padding_has_no_effect_and_no_gradient(padding: float) -> None:
     assert not grad_matrix[100:].any()
 
 
-def test_tokens_of_no_weight_give_no_gradient() -> None:
+def test_tokens_of_weight_zero_get_no_gradient() -> None:
     given_case = case(90, 8, 100, 128, seed=2)
     silent = given_case.weights == 0
     assert 0 < silent.sum() < 90
     assert not engine(given_case, scale=1.0)[1][silent].any()
 
 
-CUTS = {  # tensor ranks, vocabulary, rows
+SHARDINGS = {  # tensor ranks, vocabulary, rows
     "two ranks": (2, 200, 256),
     "four ranks": (4, 301, 512),
     "a rank of padding only": (2, 100, 256),
@@ -160,9 +160,9 @@ CUTS = {  # tensor ranks, vocabulary, rows
 }
 
 
-@pytest.mark.parametrize("name", CUTS)
-def test_cut_over_tensor_ranks_it_equals_the_whole(pool: Pool, name: str) -> None:
-    ranks, vocab, rows = CUTS[name]
+@pytest.mark.parametrize("name", SHARDINGS)
+def test_sharded_over_tensor_ranks_it_equals_the_whole(pool: Pool, name: str) -> None:
+    ranks, vocab, rows = SHARDINGS[name]
     given_case = case(tokens=300, hidden=16, vocab=vocab, rows=rows, seed=3)
     results = pool.run(ranks, one_rank, given_case, ranks)
     loss, grad_x, grad_matrix = reference(given_case, scale=2.0)
@@ -173,7 +173,7 @@ def test_cut_over_tensor_ranks_it_equals_the_whole(pool: Pool, name: str) -> Non
 
 
 def one_rank(rank: int, given_case: Case, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
-    own_engine.CHUNK_LOGITS = 1  # three chunks; this process serves other tests, so it is put back
+    own_engine.CHUNK_LOGITS = 1  # three chunks; restored, because this process serves other tests
     try:
         return engine(given_case, 2.0, TensorAxis(ranks, rank, dist.group.WORLD))
     finally:
@@ -181,7 +181,7 @@ def one_rank(rank: int, given_case: Case, ranks: int) -> tuple[Tensor, Tensor, T
 
 
 @pytest.mark.parametrize("vocab", [100, 200])
-def test_the_ranks_logits_side_by_side_are_the_models(pool: Pool, vocab: int) -> None:
+def test_the_concatenated_logits_of_the_ranks_are_the_models(pool: Pool, vocab: int) -> None:
     """A rank has 128 rows: with 100 words the second one has no logits."""
     model = Model(layers=1, hidden=32, heads=4, vocab=vocab, seq_len=8)
     tokens = random_tokens(model, rows=2)

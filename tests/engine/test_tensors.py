@@ -1,4 +1,4 @@
-"""cost.tensors lists the engine's parameters exactly, and they are as many as cost.parameters counts by formula."""
+"""cost.tensors lists the engine's parameters exactly, and cost.parameters counts as many by formula."""
 
 import math
 
@@ -16,7 +16,7 @@ from trimaran.spec import Layout, Model
 
 @st.composite
 def cut_models(draw: st.DrawFn) -> tuple[Model, Layout]:
-    """Any model on any tensor ranks and stages, also virtual ones and stages without layers."""
+    """Any model on any number of tensor ranks and stages, also virtual ones and stages without layers."""
     tp, pp, virtual = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 4)), draw(st.integers(1, 2))
     sizes = draw(st.lists(st.integers(0, 3), min_size=pp * virtual, max_size=pp * virtual).filter(any))
     model = draw(models(tp)).replace(layers=sum(sizes))
@@ -41,7 +41,7 @@ def test_names_and_shapes_are_those_of_the_engines_modules(case: tuple[Model, La
 
 @settings(max_examples=100)
 @given(cut_models())
-def test_they_are_as_many_as_the_formulas_say(case: tuple[Model, Layout]) -> None:
+def test_their_number_of_elements_is_that_of_the_formulas(case: tuple[Model, Layout]) -> None:
     model, layout = case
     listed = [stage_tensors(model, layout, stage) for stage in range(layout.stages)]
     sums = [sum(math.prod(tensor.local_shape(layout.tp)) for tensor in tensors) for tensors in listed]
