@@ -1,4 +1,4 @@
-"""Jobs of every kind that a launch file may have to say, and where two Jobs differ."""
+"""Jobs of every kind that a launch file may have to express, and where two Jobs differ."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Exported scripts: shell that parses, run for real, with flags that the trainers' own parsers take."""
+"""Exported scripts are valid shell, and pass flags that the trainers' own parsers accept."""
 
 import json
 from pathlib import Path
@@ -81,12 +81,12 @@ def test_blooms_job_gives_the_flags_that_bloom_was_trained_with(bloom: Job, tmp_
     assert flags["--deepspeed_config"] == str(tmp_path / "ds_config.json")
 
 
-def test_bloom_loses_only_its_tokenizer_and_data_in_megatron_deepspeed(bloom: Job) -> None:
+def test_megatron_deepspeed_supports_all_of_bloom_but_its_tokenizer_and_data(bloom: Job) -> None:
     lost = {each.field for each in TARGETS["megatron-deepspeed"](bloom).unsupported}
     assert lost == {"model.vocab", "data.source"}
 
 
-def test_megatron_lm_cannot_be_told_blooms_positions_and_norm(bloom: Job) -> None:
+def test_megatron_lm_does_not_support_blooms_positions_and_norm(bloom: Job) -> None:
     lost = {each.field for each in TARGETS["megatron-lm"](bloom).unsupported}
     assert lost == {"trainer", "model.position", "model.embedding_norm"}
 
@@ -148,14 +148,14 @@ def test_a_ramp_up_reaches_the_same_batches_step_by_step(bloom: Job, tmp_path: P
         ("data.documents=apart", "--dataloader-inter-document-masking", True),
     ],
 )
-def test_a_layout_is_said_in_megatron_lms_words(
+def test_each_setting_becomes_its_flag_of_megatron_lm(
     llama: Job, tmp_path: Path, setting: str, flag: str, value: object
 ) -> None:
     flags, _ = parsed(apply_settings(llama, [setting]), "megatron-lm", tmp_path)
     assert flags[flag] == value
 
 
-def test_a_prefix_lm_starts_the_program_for_it(bloom: Job, tmp_path: Path) -> None:
+def test_a_prefix_lm_starts_its_own_program(bloom: Job, tmp_path: Path) -> None:
     job = apply_settings(bloom, ["model.objective=prefix", "data.documents=apart", "data.prefix=document"])
     flags, launcher = parsed(job, "megatron-deepspeed", tmp_path)
     assert launcher[-1].endswith("/pretrain_prefix_lm.py")
@@ -198,7 +198,7 @@ def test_the_rebuilt_parsers_refuse_what_the_real_ones_refuse() -> None:
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(job=launchable())
-def test_deepspeeds_own_classes_know_every_key_and_kind(job: Job) -> None:
+def test_deepspeeds_own_classes_have_every_key_with_its_type(job: Job) -> None:
     """As extracted from deepspeed 0.19.8: the sections of precision and ZeRO, and the names at the top."""
     known = json.loads((FIXTURES / "deepspeed" / "deepspeed.json").read_text())
     for target in ("deepspeed-json", "megatron-deepspeed"):

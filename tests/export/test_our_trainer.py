@@ -30,7 +30,7 @@ def test_the_exported_script_trains_the_job(tmp_path: Path) -> None:
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_every_script_of_ours_is_shell() -> None:
+def test_every_script_for_our_trainer_is_valid_shell() -> None:
     for target, wanted in (("slurm", {"train.slurm"}), ("trimaran", {"run.sh", "train.slurm"})):
         files = TARGETS[target](load_job("gpt-1b3-h200")).files
         assert wanted <= files.keys()
@@ -38,7 +38,7 @@ def test_every_script_of_ours_is_shell() -> None:
             checked_syntax(files[name])
 
 
-def test_a_job_of_another_trainer_is_given_to_ours_and_said_so() -> None:
+def test_a_job_of_another_trainer_is_adapted_to_ours_and_reported() -> None:
     bloom = load_job(Path(__file__).parents[2] / "examples" / "jobs" / "bloom-176b.yaml")
     exported = TARGETS["trimaran"](bloom.replace(batch={"size": 2048}))
     assert [each.field for each in exported.unsupported] == ["trainer"]

@@ -128,7 +128,7 @@ def test_a_log_with_iterations_is_a_measurement_and_no_launch_file() -> None:
         "--step-batch-size-schedule 0:16 1M:32 2M:64",
     ],
 )
-def test_a_word_that_a_job_has_no_word_for_is_not_passed_over(flag: str) -> None:
+def test_a_value_that_a_job_cannot_express_is_listed_as_unread(flag: str) -> None:
     name, _, words = flag.partition(" ")
     text = SHORT.replace("--global-batch-size 64", "") if "batch" in flag else SHORT
     assert flag in found_in(text.replace("--unheard-of 3", f"{name} '{words}'")).unread
@@ -148,12 +148,12 @@ def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
         read_launch_file(text, "file")
 
 
-def test_what_is_no_launch_file_is_left_to_others() -> None:
+def test_other_files_are_not_launch_files() -> None:
     for text in ("", "{", '{"a": 1}', "# Notes\n| Nodes | TP |\n", "model: tiny\n", "#!/bin/bash\necho hello\n"):
         assert read_launch_file(text, "file") is None
 
 
-def test_a_deepspeed_file_needs_the_model_and_keeps_its_word() -> None:
+def test_a_deepspeed_file_needs_a_model_and_overrides_its_fields() -> None:
     document = {
         "train_batch_size": 64,
         "train_micro_batch_size_per_gpu": 2,

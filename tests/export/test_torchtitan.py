@@ -98,7 +98,7 @@ def differing(one: Job, other: Job) -> set[str]:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(job=layouts())
-def test_a_job_comes_back_but_for_the_fields_that_were_said(job: Job) -> None:
+def test_only_the_replaced_fields_differ_after_a_round_trip(job: Job) -> None:
     files, told = exported(job)
     back = read_back(files["train.toml"], job.cluster)
     unchanged = {"trainer", "trainer.master_bytes"} | ({"data.source"} if job.data.source == "synthetic" else set())
@@ -109,7 +109,7 @@ def test_a_job_comes_back_but_for_the_fields_that_were_said(job: Job) -> None:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(job=layouts())
-def test_a_job_that_came_back_is_exported_whole(job: Job) -> None:
+def test_a_second_round_trip_changes_nothing(job: Job) -> None:
     """Exporting what was read back replaces nothing more, except the data source."""
     back = read_back(to_torchtitan(job).files["train.toml"], job.cluster)
     files, told = exported(back)
@@ -129,7 +129,7 @@ def test_every_key_is_torchtitans_own_with_a_value_of_its_type(job: Job) -> None
         TypeAdapter(kind).validate_python(value, strict=True)
 
 
-def test_what_a_file_leaves_out_is_read_as_torchtitan_takes_it() -> None:
+def test_keys_that_a_file_leaves_out_have_torchtitans_defaults() -> None:
     assert {key: SCHEMA["keys"][key]["default"] for key in DEFAULTS} == DEFAULTS
     for key, choices in CHOICES.items():
         assert eval(SCHEMA["keys"][key]["type"], {"Literal": Literal}) == Literal[choices]
@@ -229,7 +229,7 @@ def run_module(text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[An
     later=st.integers(0, 5),
     share=st.floats(0, 1),
 )
-def test_the_learning_rate_is_the_jobs_and_its_fall_one_step_later(
+def test_the_learning_rate_is_the_jobs_with_the_decay_one_step_later(
     schedule: Any, warmup: int, steps: int, later: int, share: float
 ) -> None:
     job = llama(presets.model("llama3-8b"))
@@ -268,7 +268,7 @@ def titan_factor(step: int, steps: int, stated: dict[str, Any]) -> float:
 # --- what it cannot express, and mistakes
 
 
-def test_blooms_own_job_loses_what_makes_it_bloom() -> None:
+def test_every_replaced_field_of_bloom_is_reported() -> None:
     told = {each.field: each.why for each in to_torchtitan(load_job(BLOOM)).unsupported}
     assert told.keys() == {
         "trainer",
@@ -306,7 +306,7 @@ def test_blooms_own_job_loses_what_makes_it_bloom() -> None:
         ({"data": {"documents": "apart"}}, set()),
     ],
 )
-def test_each_thing_it_has_no_word_for_is_said(changes: dict[str, Any], fields: set[str]) -> None:
+def test_each_replaced_field_is_reported(changes: dict[str, Any], fields: set[str]) -> None:
     _, told = exported(llama(presets.model("llama3-8b")).replace(**changes))
     assert told - {"trainer", "data.source", "recipe.undecayed"} == fields
 
@@ -323,7 +323,7 @@ def test_each_thing_it_has_no_word_for_is_said(changes: dict[str, Any], fields: 
         ('[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "DualPipeV"\n', "'DualPipeV'"),
     ],
 )
-def test_a_file_that_says_nothing_a_job_can_be_gets_a_sentence(text: str, said: str) -> None:
+def test_a_file_that_cannot_be_read_gets_a_sentence(text: str, said: str) -> None:
     with pytest.raises(Mistake, match=said):
         from_torchtitan(text, "train.toml")
 

@@ -1,4 +1,4 @@
-"""Files that torchtitan's own people wrote, read as Jobs."""
+"""torchtitan's own configuration files, read as Jobs."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_torchtitans_70b_takes_what_tensor_parallelism_leaves_for_data() -> None
     assert job.batch.size == 64
 
 
-def test_torchtitans_405b_on_its_128_gpus_and_what_a_job_cannot_say_of_it() -> None:
+def test_torchtitans_405b_on_its_128_gpus_and_what_a_job_cannot_express_of_it() -> None:
     found = from_torchtitan(own("llama3_405b"), "llama3_405b.toml")
     job = complete_job(found, presets.cluster("dgx-h100").replace(nodes=16), None, "llama3_405b")
     assert job.model == presets.model("llama3-405b")
@@ -48,7 +48,7 @@ def test_torchtitans_405b_on_its_128_gpus_and_what_a_job_cannot_say_of_it() -> N
     }
 
 
-def test_a_plateau_before_the_learning_rate_falls_is_listed_as_unread() -> None:
+def test_a_plateau_before_the_decay_of_the_learning_rate_is_listed_as_unread() -> None:
     """torchtitan's debug model has none: its two steps of warm-up and eight tenths of ten steps make the whole."""
     text = own("debug_model")
     assert not [line for line in from_torchtitan(text, "debug_model.toml").unread if "decay_ratio" in line]
@@ -68,7 +68,9 @@ def test_a_file_of_an_older_torchtitan_is_read_under_its_own_names() -> None:
     ("preset", "pp", "layers"),
     [("8B", 4, (8, 9, 8, 7)), ("70B", 8, (10, 11, 10, 10, 10, 10, 10, 9)), ("405B", 16, (7, *[8] * 14, 7))],
 )
-def test_stages_are_cut_as_torchtitan_cuts_them_by_default(preset: str, pp: int, layers: tuple[int, ...]) -> None:
+def test_layers_are_split_into_stages_as_torchtitan_does_by_default(
+    preset: str, pp: int, layers: tuple[int, ...]
+) -> None:
     """The layers are what generate_llm_fqn_per_model_part of v0.2.2 gave."""
     text = own("llama3_8b").replace('"8B"', f'"{preset}"').replace("tensor_parallel_degree = 1", "")
     text = text.replace("pipeline_parallel_degree = 1", f"pipeline_parallel_degree = {pp}")
@@ -82,7 +84,7 @@ def test_stages_are_cut_as_torchtitan_cuts_them_by_default(preset: str, pp: int,
     assert (job.layout.dp, job.layout.micro_batch, job.micro_batches) == (8, 1, 16)
 
 
-def test_two_stages_a_device_of_a_zero_bubble_are_read_as_the_layers_of_the_device() -> None:
+def test_the_two_stages_per_device_of_a_zero_bubble_schedule_are_read_as_one() -> None:
     """Eight stages of Llama 8B are 4 5 4 4 4 4 4 3 layers; a V deals the first and the last to one device."""
     text = '[model]\nflavor = "8B"\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = "{}"\n'
     found = from_torchtitan(text.format("ZBVZeroBubble"), "train.toml")
@@ -93,14 +95,14 @@ def test_two_stages_a_device_of_a_zero_bubble_are_read_as_the_layers_of_the_devi
     assert round_robin.values["layout"]["split"] == (4 + 4, 5 + 4, 4 + 4, 4 + 3)
 
 
-def test_weights_cut_over_some_replicas_and_repeated_over_others_are_listed_as_unread() -> None:
+def test_hybrid_sharding_is_listed_as_unread() -> None:
     text = "[parallelism]\ndata_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
     found = from_torchtitan(text, "train.toml")
     assert (found.values["layout"]["dp"], found.values["layout"]["zero"]) == (8, 3)
     assert found.unread == ("parallelism.data_parallel_replicate_degree = 2",)
 
 
-def test_a_model_that_is_not_known_is_asked_for() -> None:
+def test_an_unknown_model_needs_the_option_model() -> None:
     found = from_torchtitan(own("llama3_8b").replace('"llama3"', '"qwen3"').replace('"8B"', '"32B"'), "qwen.toml")
     cluster = presets.cluster("dgx-h100").replace(nodes=1)
     assert {"model.name = 'qwen3'", "model.flavor = '32B'"} <= set(found.unread)

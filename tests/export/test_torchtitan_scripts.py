@@ -1,4 +1,4 @@
-"""The scripts that start torchtitan, really run with a launcher that only writes down how it was called."""
+"""The scripts that start torchtitan, run with a launcher that only records how it was called."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_the_script_starts_torchtitan_on_every_device_with_the_jobs_variables(tm
     assert environment["PYTHONPATH"] == str(tmp_path)  # where the module of the shape lies
 
 
-def test_the_script_shows_the_rank_that_knows_the_loss(tmp_path: Path) -> None:
+def test_the_script_logs_the_rank_that_has_the_loss(tmp_path: Path) -> None:
     """Two stages of two replicas on one node: the second stage begins with rank 2."""
     job = llama(presets.model("llama3-8b")).replace(
         cluster=presets.cluster("dgx-h100").replace(nodes=1, devices_per_node=4), layout={"dp": 2, "pp": 2, "zero": 2}
@@ -41,7 +41,7 @@ def test_the_script_shows_the_rank_that_knows_the_loss(tmp_path: Path) -> None:
     assert words[-2:] == ["--training.dataset_path", "c4 here"]
 
 
-def test_every_script_is_good_shell_whatever_the_job_is_called() -> None:
+def test_every_script_is_valid_shell_whatever_the_name_of_the_job() -> None:
     files = to_torchtitan(load_job(BLOOM).replace(name='a "job"\n$(echo no)')).files
     scripts = [text for name, text in files.items() if name.endswith((".sh", ".slurm"))]
     assert len(scripts) == 2

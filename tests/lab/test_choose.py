@@ -55,7 +55,7 @@ def test_with_a_number_of_devices_dp_follows_and_what_is_the_same_is_tried_once(
     }
 
 
-def test_a_sweep_survives_its_file_and_every_preset_has_possible_trials() -> None:
+def test_a_sweep_is_the_same_after_saving_and_every_preset_has_valid_trials() -> None:
     for name in names(SWEEPS):
         sweep = load_sweep(name)
         assert Sweep.of(yaml.safe_load(sweep.to_yaml())) == sweep

@@ -53,7 +53,7 @@ def test_a_killed_task_ends_the_step_and_is_named(slurm: SlurmCluster, tmp_path:
     assert all(gone_within(SOON, pid) for pid in pids)
 
 
-def test_tasks_that_are_not_the_layouts_are_one_sentence(slurm: SlurmCluster) -> None:
+def test_a_wrong_number_of_tasks_is_one_sentence(slurm: SlurmCluster) -> None:
     step = srun(slurm, "-n3", "--set", "layout.dp=4")
     _, err = finish(step)
     assert step.returncode == 2

@@ -86,7 +86,7 @@ def test_a_stopped_rank_is_a_hang_and_named_with_where_the_others_wait(tmp_path:
     assert left_running(tmp_path) == []
 
 
-def test_a_rank_without_memory_is_an_oom_and_a_wrong_job_a_sentence(tmp_path: Path) -> None:
+def test_a_rank_that_runs_out_of_memory_is_an_oom_and_a_bad_job_a_sentence(tmp_path: Path) -> None:
     alternatives = [{"model.hidden": 4096, "model.vocab": 50304}, {"data.source": "nowhere"}]
     sweep_file(tmp_path, alternatives=alternatives, place={"memory_gib": 1.5})
     by_label = {trial["label"]: trial for trial in swept(tmp_path, "s.yaml")["trials"]}
@@ -227,7 +227,7 @@ def test_a_message_about_memory_is_an_oom_in_a_trial_and_in_an_imported_log(tmp_
     assert trial.outcome.status == "oom"
 
 
-def test_a_trainer_that_falls_silent_hangs_and_its_orphans_are_ended(tmp_path: Path) -> None:
+def test_a_trainer_without_output_is_a_hang_and_its_orphans_are_killed(tmp_path: Path) -> None:
     """Workers in sessions of their own, as torchrun's are."""
     sweep_file(tmp_path, command="setsid sleep 1000 & sleep 1000", measuring={"silence_minutes": 0.02})
     (trial,) = swept(tmp_path, "s.yaml")["trials"]
@@ -235,7 +235,7 @@ def test_a_trainer_that_falls_silent_hangs_and_its_orphans_are_ended(tmp_path: P
     assert left_running(tmp_path) == []
 
 
-def test_the_budget_and_being_sure_end_a_sweep_early(tmp_path: Path) -> None:
+def test_a_budget_or_a_sure_best_ends_a_sweep_early(tmp_path: Path) -> None:
     sweep_file(tmp_path, command=MEGATRON, axes={"layout.micro_batch": [1, 2, 4]})
     summary = swept(tmp_path, "s.yaml", "--budget", "1")
     assert (len(summary["trials"]), summary["left"]) == (1, 2)
@@ -289,7 +289,7 @@ def test_the_planners_best_are_swept(tmp_path: Path) -> None:
     until(lambda: not left_running(tmp_path), "the end of all processes")
 
 
-def test_trials_side_by_side_have_cores_of_their_own_and_no_time_starts_none(tmp_path: Path) -> None:
+def test_parallel_trials_have_disjoint_cores_and_a_spent_budget_starts_none(tmp_path: Path) -> None:
     command = f"{MEGATRON}; grep Cpus_allowed_list /proc/self/status; sleep 1"
     place = {"parallel": 2, "pin": True}
     sweep_file(tmp_path, command=command, axes={"seed": [1, 2]}, place=place)

@@ -24,7 +24,7 @@ def squeue(cluster: SlurmCluster, job: str, what: str) -> str:
     return cluster.command("squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={what}").stdout.strip()
 
 
-def test_a_dead_node_fails_its_job_and_comes_back(slurm: SlurmCluster) -> None:
+def test_a_failed_node_fails_its_job_and_returns(slurm: SlurmCluster) -> None:
     job = submitted(slurm, "srun sleep 100")
     _, node = slurm.command("scontrol", "show", "hostnames", squeue(slurm, job, "%N")).stdout.split()
     slurm.fail_node(node)
@@ -53,7 +53,7 @@ def test_a_task_with_too_much_memory_is_killed_by_the_kernel(slurm: SlurmCluster
     assert "task 0: Out Of Memory" in step.stderr
 
 
-def test_a_second_cluster_disturbs_nobody_and_leaves_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_second_cluster_is_independent_and_leaves_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = submitted(slurm, "sleep 100")
     pid = tmp_path / "pid"
     with SlurmCluster(nodes=2) as other:

@@ -55,7 +55,7 @@ def out_of_time(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -
     end(harness)
 
 
-def test_trials_on_two_and_four_nodes_run_side_by_side(
+def test_trials_on_two_and_four_nodes_run_in_parallel(
     slurm: SlurmCluster, tmp_path: Path, out_of_time: Process
 ) -> None:
     slurm_sweep(tmp_path, axes={"layout.dp": [2, 4]}, measuring={"silence_minutes": 5})

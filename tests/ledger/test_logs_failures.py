@@ -59,7 +59,7 @@ def trials(*lines: str) -> tuple[Trial, ...]:
         ([TIME_LIMIT], "timeout", "TIME LIMIT"),
     ],
 )
-def test_the_words_of_a_failure_become_the_outcome(label: str, words: list[str], status: str, reason: str) -> None:
+def test_the_message_of_a_failure_decides_the_outcome(label: str, words: list[str], status: str, reason: str) -> None:
     (trial,) = trials(*DUMP, *(label + word for word in words))
     assert trial.outcome.status == status
     assert reason in trial.outcome.reason
@@ -78,7 +78,7 @@ def test_what_a_run_survives_is_not_its_end() -> None:
     assert (trial.outcome.status, trial.outcome.reason) == ("ok", "")
 
 
-def test_one_ranks_memory_explains_the_other_ranks_time_outs_and_exit_codes() -> None:
+def test_one_ranks_oom_explains_the_other_ranks_timeouts_and_exit_codes() -> None:
     (trial,) = trials(*DUMP, iteration(1), EXIT, WATCHDOG, *TRACEBACK, "[default5]:" + OOM)
     assert (trial.outcome.status, trial.outcome.reason.startswith("torch.cuda.OutOfMemoryError")) == ("oom", True)
 
@@ -106,7 +106,7 @@ def test_tracebacks_of_two_ranks_written_over_each_other_end_in_the_first_except
         "all processes ended with exitcode: 0",
     ],
 )
-def test_words_in_paths_and_names_are_no_failure(harmless: str) -> None:
+def test_messages_inside_paths_and_names_are_not_failures(harmless: str) -> None:
     (trial,) = trials(*DUMP, iteration(1), iteration(2), harmless)
     assert (trial.outcome.status, trial.outcome.reason) == ("ok", "")
 

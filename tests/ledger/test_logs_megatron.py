@@ -145,14 +145,14 @@ def test_of_a_ramp_up_only_the_last_batch_size_is_measured() -> None:
     assert "from 16 to 96" in trial.source.note
 
 
-def test_a_loss_that_is_not_a_number_is_a_legal_loss() -> None:
+def test_a_nan_loss_is_a_legal_loss() -> None:
     (trial,) = read(line(1, 2.0), line(2, 2.0, loss="NAN")).trials
     assert (trial.outcome.iterations, trial.outcome.last_loss) == (1, None)
     assert "not a finite number" in trial.source.note
 
 
 @pytest.mark.parametrize("time", ["nan", "0.00", "-3.10", "inf", "4x0.21", "1.2.3", "", "1e999"])
-def test_a_time_that_cannot_be_is_listed_and_the_rest_is_used(time: str) -> None:
+def test_an_impossible_time_is_listed_and_the_rest_is_used(time: str) -> None:
     reading = read(line(1, 2.0), line(2, 0, time=time or " "), line(3, 4.0))
     assert reading.trials[0].outcome.seconds == 4.0
     (unread,) = reading.unread
@@ -206,7 +206,7 @@ def test_a_line_repeated_by_other_ranks_counts_once_also_when_they_lag() -> None
     assert trial.outcome.skipped == 4
 
 
-def test_two_ranks_on_one_physical_line_are_told_apart() -> None:
+def test_two_ranks_on_one_physical_line_are_separated() -> None:
     memory = "[Rank 3] (after 2 iterations) memory (MB) | allocated: 9.5 | max allocated: 9.5 | reserved: 70.0 | "
     memory += "max reserved: 2048.0"
     glued = line(2, 5.0) + "[default3]:" + line(3, 6.0) + memory
@@ -214,14 +214,14 @@ def test_two_ranks_on_one_physical_line_are_told_apart() -> None:
     assert (trial.outcome.seconds, trial.outcome.iterations, trial.outcome.memory_gib) == (6.0, 3, 2.0)
 
 
-def test_a_line_cut_in_the_middle_of_the_file_is_listed() -> None:
+def test_a_line_truncated_in_the_middle_of_the_file_is_listed() -> None:
     half = line(2, 3.0)[:170]
     reading = read(line(1, 2.0), half + "[default0]:saving checkpoint", line(3, 4.0))
     assert [(unread.line, "truncated" in unread.why) for unread in reading.unread] == [(2, True)]
     assert reading.trials[0].outcome.seconds == 4.0
 
 
-def test_a_falling_number_another_total_or_new_arguments_begin_a_run() -> None:
+def test_an_earlier_iteration_another_total_or_new_arguments_begin_a_run() -> None:
     dump = ["---------- arguments ----------", "  hidden_size ............ 512", "------- end of arguments -------"]
     first = [line(number, 1.0) for number in (1, 2, 3)]
     fallen = [line(number, 2.0) for number in (1, 2, 3)]
@@ -242,7 +242,7 @@ def test_memory_printed_before_the_first_iteration_of_a_restart_is_the_restarts(
     assert [trial.outcome.memory_gib for trial in trials] == [1.0, 3.0]
 
 
-def test_a_log_that_has_grown_or_is_packed_keeps_the_names_of_its_trials() -> None:
+def test_a_log_that_has_grown_or_is_compressed_keeps_the_ids_of_its_trials() -> None:
     lines = [line(number, 1.0) for number in (1, 2, 3)]
     lines += [line(number, 2.0) for number in (1, 2, 3)]
     short = [trial.id for trial in read(*lines[:5], file="a/train.log").trials]
@@ -311,7 +311,7 @@ def test_whatever_the_ranks_and_fields_the_median_is_that_of_the_printed_times(
     assert trial.outcome.iterations == len(used)
 
 
-def test_a_log_cut_at_any_byte_gives_its_whole_lines_and_no_other() -> None:
+def test_a_log_truncated_at_any_byte_gives_its_complete_lines_and_no_other() -> None:
     lines = ["[default7]:" + line(number, 1.5 * number) for number in (1, 2, 3)]
     text = "\n".join(lines) + "\n"
     ends = [len("\n".join(lines[:count])) for count in (1, 2, 3)]
@@ -329,7 +329,7 @@ def test_a_log_cut_at_any_byte_gives_its_whole_lines_and_no_other() -> None:
 
 @given(logs(), st.integers(0, 10**6))
 @settings(max_examples=100)
-def test_cutting_a_log_anywhere_never_raises_nor_invents_an_iteration(
+def test_truncating_a_log_anywhere_never_raises_nor_invents_an_iteration(
     log: tuple[list[str], list[float]], place: int
 ) -> None:
     lines, times = log

@@ -66,7 +66,7 @@ def test_without_a_mesh_the_time_between_the_stamps_of_the_steps_is_used() -> No
     assert "the time between two steps" in trial.source.note
 
 
-def test_without_mesh_and_clock_the_time_is_unknown_and_said_to_be() -> None:
+def test_without_mesh_and_time_stamps_the_time_is_unknown_and_noted() -> None:
     lines = [
         f"step: {number}  loss: 7.1  memory: 1.00GiB(1%)  tps: 3,123  tflops: 9.5  mfu: 1%\n" for number in (1, 2, 3)
     ]
@@ -90,7 +90,7 @@ def test_a_second_start_is_a_second_run() -> None:
 
 
 @pytest.mark.parametrize("rate", ["0", "-5", "nan", "3x1"])
-def test_a_rate_that_cannot_be_is_listed(rate: str) -> None:
+def test_an_impossible_rate_is_listed(rate: str) -> None:
     lines = [said(MESH), said(BATCH), step(1, "1,000"), step(2, rate), step(3, "1,000")]
     reading = read_torchtitan(lines, "titan.log")
     assert [unread.line for unread in reading.unread] == [4]
@@ -105,7 +105,7 @@ def test_an_out_of_memory_before_the_first_step_is_an_outcome() -> None:
     assert (trial.outcome.status, trial.setup.devices, trial.setup.gbs) == ("oom", 8, 64)
 
 
-def test_a_log_cut_at_any_byte_gives_its_whole_steps_and_no_other() -> None:
+def test_a_log_truncated_at_any_byte_gives_its_complete_steps_and_no_other() -> None:
     lines = [said(MESH), said(BATCH), *(step(number, "1,000") for number in (1, 2, 3))]
     text = "".join(lines)
     ends = [len("".join(lines[:count])) - 1 for count in (3, 4, 5)]

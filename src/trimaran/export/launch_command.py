@@ -8,7 +8,7 @@ from typing import Any
 from trimaran.export.argument_dump import flags_of, has_iterations, parse_dump
 from trimaran.export.flags import FlagTable
 from trimaran.export.launch_script import read_names
-from trimaran.export.shell import Script, is_unknown, parse_flags, read_script, without_marks
+from trimaran.export.shell import ShellScript, is_unknown, parse_flags, read_script, without_marks
 
 # Of a dump, which lists every argument, only these are reported as not understood.
 REPORTED = ("--num-experts", "--context-parallel-size", "--expert-model-parallel-size")
@@ -62,7 +62,7 @@ def read_launch_command(text: str) -> LaunchCommand | None:
     return LaunchCommand(plain, name, stated, unsure, tuple(_documents(script)))
 
 
-def _machines(script: Script, given: dict[str, list[str]]) -> dict[str, int]:
+def _machines(script: ShellScript, given: dict[str, list[str]]) -> dict[str, int]:
     """Nodes and devices per node, as given to torchrun, the deepspeed launcher or SLURM."""
     found: dict[str, int] = {}
     for name, flags in (
@@ -77,7 +77,7 @@ def _machines(script: Script, given: dict[str, list[str]]) -> dict[str, int]:
     return found
 
 
-def _documents(script: Script) -> list[dict[str, Any]]:
+def _documents(script: ShellScript) -> list[dict[str, Any]]:
     found = []
     for text in script.documents:
         try:

@@ -18,14 +18,14 @@ _SBATCH = re.compile(r"^#SBATCH\s+(--[\w-]+)(?:[ =]\s*([^\s#]+))?", re.MULTILINE
 
 
 @dataclass(frozen=True)
-class Script:
+class ShellScript:
     commands: list[list[str]]
     exported: dict[str, str] = field(default_factory=dict)  # variables that only the started processes use
     documents: list[str] = field(default_factory=list)  # here-documents
     sbatch: dict[str, str] = field(default_factory=dict)  # #SBATCH options
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str) -> ShellScript:
     sbatch = dict(_SBATCH.findall(text))
     known: dict[str, list[str]] = {}  # a variable's words; a plain one has one word
     if sbatch.get("--nodes", "").isdigit():
@@ -47,7 +47,7 @@ def read_script(text: str) -> Script:
             commands.append([word for raw in words for word in _expand(raw, known)])
     used = {name for found in _VARIABLE.finditer(text) for name in found.groups()[:2] if name}
     plain = {name: known[name][0] for name in exported if len(known[name]) == 1}
-    return Script(
+    return ShellScript(
         commands=commands,
         exported={name: value for name, value in plain.items() if name not in used and UNKNOWN not in value},
         documents=[body if quote else _substitute(body, known) for quote, body in bodies],

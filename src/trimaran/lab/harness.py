@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.lab import files
-from trimaran.lab.local import LauncherStatus, Local
+from trimaran.lab.local import LauncherStatus, LocalLauncher
 from trimaran.lab.outcome import outcome_of, read_metrics
-from trimaran.lab.slurm import SlurmJobs, SlurmSteps
+from trimaran.lab.slurm import SlurmJobLauncher, SlurmStepLauncher
 from trimaran.lab.sweep_folder import MAX_ATTEMPTS, Attempt, folder_of
 from trimaran.lab.view import SweepView
 from trimaran.ledger.store import Ledger
@@ -22,10 +22,10 @@ from trimaran.spec import Mistake, Outcome, Sweep
 
 POLL_SECONDS = 0.5
 STOPPED = "You stopped it."
-LAUNCHERS: dict[str, Callable[[Sweep], Local | SlurmJobs]] = {
-    "local": Local,
-    "slurm": SlurmJobs,
-    "allocation": SlurmSteps,
+LAUNCHERS: dict[str, Callable[[Sweep], LocalLauncher | SlurmJobLauncher]] = {
+    "local": LocalLauncher,
+    "slurm": SlurmJobLauncher,
+    "allocation": SlurmStepLauncher,
 }
 
 

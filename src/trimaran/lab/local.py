@@ -24,7 +24,7 @@ class LauncherStatus(NamedTuple):
     reason: str = ""
 
 
-class Local:
+class LocalLauncher:
     """What the harness asks of every launcher; slurm.py has the others."""
 
     def __init__(self, sweep: Sweep) -> None:

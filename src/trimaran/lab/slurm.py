@@ -13,7 +13,7 @@ import time
 from typing import NamedTuple
 
 from trimaran.lab import files
-from trimaran.lab.local import LauncherStatus, Local
+from trimaran.lab.local import LauncherStatus, LocalLauncher
 from trimaran.lab.orders import write_order
 from trimaran.lab.sweep_folder import Attempt
 from trimaran.spec import Job, Mistake, Sweep
@@ -51,7 +51,7 @@ class QueuedJob(NamedTuple):
     reason: str
 
 
-class SlurmJobs:
+class SlurmJobLauncher:
     """A batch job per trial; its supervisor runs on the job's first node."""
 
     def __init__(self, sweep: Sweep) -> None:
@@ -170,7 +170,7 @@ def batch_script(sweep: Sweep, attempt: Attempt) -> str:
     return f"#!/bin/bash\n{sweep.place.prepare.rstrip()}\nexec {shlex.join(words)}\n"
 
 
-class SlurmSteps(Local):
+class SlurmStepLauncher(LocalLauncher):
     """Steps on the nodes of the allocation that we are in. Supervisors run here; their trainers are srun's steps. Free
     nodes are counted here, because SLURM lets steps overlap."""
 

@@ -1,4 +1,4 @@
-"""Any Job, exported and read again, is the same Job but for what the export said it cannot express."""
+"""Any Job, exported and read again, is the same Job but for the fields that were reported as unsupported."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ many = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, He
 @pytest.mark.parametrize("target", MAIN)
 @many
 @given(job=launchable())
-def test_only_what_was_said_to_be_lost_is_lost(target: str, job: Job) -> None:
+def test_only_fields_reported_as_unsupported_differ_after_a_round_trip(target: str, job: Job) -> None:
     try:
         exported = TARGETS[target](job)
     except Mistake:
