@@ -154,20 +154,20 @@ def test_an_honest_row_is_never_called_impossible(seconds: float, mbs: int) -> N
 
 @settings(max_examples=60)
 @given(st.floats(100, 400).map(lambda s: round(s, 2)))
-def test_planted_milliseconds_are_put_right(seconds: float) -> None:
+def test_planted_milliseconds_are_corrected(seconds: float) -> None:
     trial = honest(seconds)
     assert forced([planted(trial, seconds=seconds * 1000)]) == {"sec_per_it": pytest.approx(seconds)}
 
 
 @settings(max_examples=60)
 @given(st.floats(100, 400).map(lambda s: round(s, 2)), st.sampled_from([1, 2, 4, 16, 32]))
-def test_a_planted_dp_is_put_right(seconds: float, dp: int) -> None:
+def test_a_planted_dp_is_corrected(seconds: float, dp: int) -> None:
     assert forced([planted(honest(seconds), dp=dp)]) == {"dp": 8}
 
 
 @settings(max_examples=60)
 @given(st.floats(100, 120).map(lambda s: round(s, 2)))
-def test_a_planted_batch_beyond_the_peak_is_put_right(seconds: float) -> None:
+def test_a_planted_batch_beyond_the_peak_is_corrected(seconds: float) -> None:
     """Four times the batch would be over 500 TFLOP/s on a device whose peak is 312."""
     assert forced([planted(honest(seconds), gbs=8192)]) == {"gbs": 2048}
 
@@ -177,7 +177,7 @@ def test_a_halved_batch_is_contradictory_but_not_forced() -> None:
     assert [(f.level, f.check) for f in findings] == [("contradictory", "flops")]
 
 
-def test_a_row_computed_by_another_formula_is_told() -> None:
+def test_a_row_computed_by_another_formula_is_recognised() -> None:
     assert forced([honest(140.0, "bigscience-approx")]) == {"tflops_formula": "approx-4"}
 
 

@@ -136,7 +136,7 @@ def test_a_row_with_a_missing_cell_is_listed_not_guessed() -> None:
 
 
 @pytest.mark.parametrize("cell", ["-2.5", "nan", "inf"])
-def test_a_number_that_cannot_be_is_a_mistake_with_its_place(cell: str) -> None:
+def test_a_number_that_cannot_be_measured_is_a_mistake_with_its_place(cell: str) -> None:
     with pytest.raises(Mistake, match=r"n\.md:6.*seconds.*" + cell.strip("-")):
         read_markdown(TABLE + f"| 1 | 8 | 1 | 1 | 1 | 8 | {cell} |\n", "n.md")
 

@@ -129,7 +129,7 @@ def test_adding_says_who_recorded_it_when_and_with_what(ledger: Ledger) -> None:
 # --- known trials and growing logs
 
 
-def test_a_known_trial_is_left_alone(ledger: Ledger) -> None:
+def test_a_known_trial_is_not_changed(ledger: Ledger) -> None:
     assert ledger.add([trial("a", seconds=1.0), trial("a", seconds=2.0)]) == Added(added=1, known=1)
     assert ledger.add([trial("a", seconds=3.0)]) == Added(known=1)
     assert ledger.rows(("seconds",)) == [(1.0,)]
@@ -169,7 +169,7 @@ def test_an_error_while_the_trials_are_made_adds_none(ledger: Ledger) -> None:
     assert ledger.count() == 0
 
 
-def test_what_could_not_be_read_stays_on_record(path: Path) -> None:
+def test_lines_that_could_not_be_read_are_recorded(path: Path) -> None:
     unread = Unread("notes.md", 12, "| 48 | ??? |", "the time is not a number")
     with Ledger.open(path) as ledger:
         ledger.add([trial("known")])
@@ -198,7 +198,7 @@ def test_a_damaged_record_of_an_import_gets_a_sentence(path: Path) -> None:
         ledger.imports()
 
 
-# --- questions
+# --- queries
 
 
 @pytest.fixture
@@ -238,14 +238,14 @@ def test_trials_come_fastest_first_and_those_without_a_time_last(full: Ledger) -
         ("status", "!=", "ok", {"oom"}),
     ],
 )
-def test_a_condition_selects(full: Ledger, column: str, operator: str, value: Any, found: set[str]) -> None:
+def test_a_filter_selects(full: Ledger, column: str, operator: str, value: Any, found: set[str]) -> None:
     where = [Filter(column, operator, value)]
     assert set(ids(full.trials(where))) == found
     assert {name for (name,) in full.rows(("id",), where)} == found
     assert full.count(where) == len(found)
 
 
-def test_conditions_add_up(full: Ledger) -> None:
+def test_filters_are_combined_with_and(full: Ledger) -> None:
     assert ids(full.trials([Filter("tp", "=", 4), Filter("seconds", ">", 4)])) == ["middle"]
 
 
@@ -275,12 +275,12 @@ def test_groups_name_their_fastest_trial(full: Ledger) -> None:
         (lambda _: Filter("seconds", "<", float("nan")), "seconds is a number"),
     ],
 )
-def test_a_question_that_makes_no_sense_gets_a_sentence(ledger: Ledger, ask: Any, says: str) -> None:
+def test_a_bad_query_gets_a_sentence(ledger: Ledger, ask: Any, says: str) -> None:
     with pytest.raises(Mistake, match=says.replace("?", r"\?")):
         ask(ledger)
 
 
-def test_a_trial_that_is_not_there_is_none(ledger: Ledger) -> None:
+def test_a_missing_trial_is_none(ledger: Ledger) -> None:
     assert ledger.get("nothing") is None
     assert ledger.count() == 0
     assert ledger.groups(("tp",)) == []

@@ -97,7 +97,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_shows_no_half_batch(tmp_path: Pa
             assert kept.source.note == "x" * 3000
 
 
-def test_a_kill_while_the_ledger_is_made_leaves_one_that_can_be_used(tmp_path: Path) -> None:
+def test_a_kill_while_the_ledger_is_created_leaves_a_usable_one(tmp_path: Path) -> None:
     rng = random.Random(1)
     for kill in range(KILLS):
         path = tmp_path / f"{kill}.sqlite"
@@ -167,7 +167,7 @@ def test_several_processes_may_make_the_same_ledger_at_the_same_moment(tmp_path:
             assert ledger.count() == WRITERS
 
 
-# --- real small and read-only disks: root, who runs many a container, may write wherever permissions forbid it
+# --- real small and read-only disks: root, as in many containers, ignores file permissions
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_a_ledger_cannot_be_made_on_a_full_disk(disk: Path) -> None:
     with pytest.raises(Mistake, match=r"full.*; nothing was changed"):
         Ledger.open(path)
     filler.unlink()
-    with Ledger.open(path) as ledger:  # what the attempt left is no obstacle
+    with Ledger.open(path) as ledger:  # whatever the attempt left does not matter
         assert ledger.add(batch(0)).added == BATCH
 
 
@@ -239,7 +239,7 @@ def test_a_ledger_on_a_read_only_disk_can_be_read_but_not_written(disk: Path) ->
             Ledger.open(where)
 
 
-def test_trials_that_wait_in_the_wal_file_are_read_or_missed_loudly(disk: Path, tmp_path: Path) -> None:
+def test_trials_still_in_the_wal_file_are_read_or_reported_as_missing(disk: Path, tmp_path: Path) -> None:
     """A killed writer's files, on a disk that was then made read-only."""
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.add(batch(0))

@@ -109,7 +109,7 @@ def to_csv(found: Results) -> str:
     writer.writerow(["id", "section", "date", *SETUP_COLUMNS, "env", *OUTCOME_COLUMNS, "notes"])
     for trial in found.trials:
         if trial.corrects is not None:
-            continue  # whoever imports the file computes the corrections again
+            continue  # computed again by the import
         env = [f"{name}={value}" for name, value in trial.setup.environment.items()]
         env += [f"freq={trial.setup.freq_ghz}GHz"] if trial.setup.freq_ghz else []
         writer.writerow(

@@ -12,7 +12,7 @@ from typing import Any
 
 from trimaran.spec import Mistake, Trial
 
-APPLICATION_ID = 0x5472_696D  # "Trim": tells a ledger from any other program's SQLite file
+APPLICATION_ID = 0x5472_696D  # "Trim": distinguishes a ledger from any other SQLite file
 
 # A released migration is never edited: change the tables by adding one. Statements end with ';', which must not
 # occur anywhere else. Documents have their own table, so that a scan of the columns need not read them: that makes

@@ -44,6 +44,7 @@ VTRAIN_COLUMNS = {
 TEXT = {"framework", "device", "size_label", "precision", "mlp"}
 OTHER = {"zero_stage", "act_ckpt", "recompute", "optimizer", "env", "sequence_parallel"}  # each parsed in its own way
 COUNTS = {**{c: f for c, f in SETUP_COLUMNS.items() if c not in TEXT | OTHER}, **VTRAIN_COLUMNS}
+WORDS = {"status", "reason", "tflops_formula"}
 RESULTS = {"sec_per_it", "iteration time (ms)", "tflops", "mem_gb", "status"}
 SOURCE = {"id", "source_file", "section", "line", "date", "notes"}
 JUDGEMENT = {"anomaly", "fixed_json"}  # somebody's verdict on the row, which the audit must not see
@@ -144,20 +145,13 @@ def _outcome(values: dict[str, str], where: str) -> dict[str, Any]:
     state = values.get("status", "").strip().lower()
     if state not in STATUSES:
         raise Mistake(f"{where}, column status, is {state!r}.{did_you_mean(state, STATUSES)}")
-    milliseconds = quantity("iteration time (ms)")
-    iterations = quantity("iterations")
-    return {
-        "status": STATUSES[state],
-        "reason": "may hang" if state == "may_hang" else values.get("reason", ""),
-        "seconds": milliseconds / 1000 if milliseconds else quantity("sec_per_it"),
-        "seconds_low": quantity("sec_low"),
-        "seconds_high": quantity("sec_high"),
-        "iterations": None if iterations is None else int(iterations),
-        "memory_gib": quantity("mem_gb"),
-        "tokens_per_second": quantity("tokens_per_second"),
-        "tflops": quantity("tflops"),
-        "tflops_formula": values.get("tflops_formula") or None,
-    }
+    outcome: dict[str, Any] = {field: quantity(name) for name, field in OUTCOME_COLUMNS.items() if name not in WORDS}
+    if milliseconds := quantity("iteration time (ms)"):
+        outcome["seconds"] = milliseconds / 1000
+    outcome["status"] = STATUSES[state]
+    outcome["reason"] = "may hang" if state == "may_hang" else values.get("reason", "")
+    outcome["tflops_formula"] = values.get("tflops_formula") or None
+    return outcome
 
 
 def _optimizer(text: str) -> str | None:
