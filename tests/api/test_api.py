@@ -77,6 +77,8 @@ def test_predict_and_explain_agree_with_the_plan_and_the_command(trimaran: Comma
     explained, predicted = tm.explain(tmp_path / "job.yaml"), tm.predict(tmp_path / "job.yaml")
     assert explained.time_seconds() == printed["time_seconds"]
     assert explained.memory_bytes() == printed["memory_bytes"]
+    assert explained.to_dict() == {key: value for key, value in printed.items() if key != "timeline"}
+    assert f"{explained.seconds:.2f} s a step" in repr(explained)
     assert predicted.seconds == pytest.approx(printed["seconds"]) == pytest.approx(best.seconds)
     assert (predicted.low, predicted.high) == (pytest.approx(best.seconds_low), pytest.approx(best.seconds_high))
     assert predicted.fullest_gib == pytest.approx(best.memory_gib)
@@ -245,6 +247,7 @@ def test_hostile_names_are_escaped_in_a_notebook() -> None:
         tm.plan(model, on=cluster, gbs=64, nodes=1),
         tm.plan(model, on=cluster, gbs=64, nodes=1, fix={"tp": 5}),
         tm.estimate(model, on=cluster, gbs=64, tokens="1B", nodes=1),
+        tm.explain(tm.load("tiny").replace(name=hostile)),
     ]
     for each in shown:
         page = Tags()

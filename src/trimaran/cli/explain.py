@@ -7,7 +7,6 @@ import typer
 from trimaran.processes.command import SettingsOption
 
 if TYPE_CHECKING:
-    from trimaran.planner.explain import Explanation
     from trimaran.planner.timeline import Span
     from trimaran.spec import Job
 
@@ -40,7 +39,7 @@ def explain(
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
     made = explain(read)
-    answer = _answer(made)
+    answer = made.to_dict()
     spans, drawn = made.pipeline(micro_batches)
     if json:
         from trimaran.cli.show import print_json
@@ -50,27 +49,6 @@ def explain(
         return
     _print(read, answer)
     _draw(read, spans, drawn, answer["bubble"])
-
-
-def _answer(made: "Explanation") -> dict[str, Any]:
-    """Memory in bytes by stage and part, the step in seconds by part."""
-    from trimaran.planner.explain import number
-
-    return {
-        "job": made.job.name,
-        "fits": made.fits,
-        "device_gib": made.job.cluster.device.memory_gib,
-        "memory_bytes": made.memory_bytes(),
-        "seconds": made.seconds,
-        "seconds_low": number(made.interval.low),
-        "seconds_high": number(made.interval.high),
-        "uncertain_most_about": made.interval.dominant[0],
-        "time_seconds": made.time_seconds(),
-        "limited_by": made.breakdown.bottleneck(0),
-        "bubble": made.bubble,
-        "micro_batches": made.job.micro_batches,
-        "stage_seconds": made.stage_seconds(),
-    }
 
 
 def _print(job: "Job", answer: dict[str, Any]) -> None:

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 
 from trimaran.cost.columns import Columns, RecomputeCode, columns_of
+from trimaran.cost.memory import GIB
 from trimaran.cost.predict import Interval, Prediction, interval, predict, stage_kinds
 from trimaran.cost.stages import stage_layer_counts
 from trimaran.cost.time import step_time
+from trimaran.planner.tables import html_table, text_table
 from trimaran.planner.timeline import Span, timeline
 from trimaran.spec import Cluster, Job, TrainerProfile
 
+TIME_HEADER = ("part of a step", "seconds", "share")
 NOTABLE = 0.10  # of a step: what is less does not limit it
 
 PART_LABELS = {
@@ -97,7 +100,7 @@ def step_breakdown(rows: Columns, cluster: Cluster, trainer: TrainerProfile) -> 
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Of one Job. Sizes are in bytes, times in seconds."""
 
@@ -121,6 +124,52 @@ class Explanation:
     @property
     def bubble(self) -> float:
         return number(self.breakdown.predicted.time.bubble)
+
+    @property
+    def limited_by(self) -> str:
+        return self.breakdown.bottleneck(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `trimaran explain --json` prints, without the timeline."""
+        return {
+            "job": self.job.name,
+            "fits": self.fits,
+            "device_gib": self.job.cluster.device.memory_gib,
+            "memory_bytes": self.memory_bytes(),
+            "seconds": self.seconds,
+            "seconds_low": number(self.interval.low),
+            "seconds_high": number(self.interval.high),
+            "uncertain_most_about": self.interval.dominant[0],
+            "time_seconds": self.time_seconds(),
+            "limited_by": self.limited_by,
+            "bubble": self.bubble,
+            "micro_batches": self.job.micro_batches,
+            "stage_seconds": self.stage_seconds(),
+        }
+
+    def _tables(self) -> tuple[str, list[list[str]], str, list[list[str]]]:
+        """Titles and rows: the seconds of a step by part, and the GiB of a device by part, for each kind of stage."""
+        low, high = number(self.interval.low), number(self.interval.high)
+        time = f"{self.job.name}: {self.seconds:.2f} s a step ({low:.2f} to {high:.2f}), limited by {self.limited_by}"
+        parts = self.time_seconds()
+        seconds = [
+            [label, f"{parts[name]:.2f}", f"{parts[name] / self.seconds:.1%}"] for name, label in PART_LABELS.items()
+        ]
+        device = self.job.cluster.device
+        room = f"GiB of a device by stage, of {device.memory_gib:g}: {'fits' if self.fits else 'does not fit'}"
+        held = self.memory_bytes().values()
+        labels = {**MEMORY_LABELS, "total": "total"}
+        gib = [[label, *(f"{stage[name] / GIB:.2f}" for stage in held)] for name, label in labels.items()]
+        return time, seconds, room, gib
+
+    def __repr__(self) -> str:
+        time, seconds, room, gib = self._tables()
+        step, stages = text_table(TIME_HEADER, seconds, left=(0,)), text_table(("memory", *self.stages), gib, left=(0,))
+        return "\n".join([time, step, room, stages])
+
+    def _repr_html_(self) -> str:
+        time, seconds, room, gib = self._tables()
+        return html_table(time, TIME_HEADER, seconds, (0,)) + html_table(room, ("memory", *self.stages), gib, (0,))
 
     def memory_bytes(self) -> dict[str, dict[str, float]]:
         """By kind of stage and part, and in total."""

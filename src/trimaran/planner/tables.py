@@ -36,7 +36,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Seque
 
 
 def html_table(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int], notes: Iterable[str]
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int], notes: Iterable[str] = ()
 ) -> str:
     """Names come from users' files, so every text is escaped."""
 
