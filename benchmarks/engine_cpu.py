@@ -98,12 +98,12 @@ def bare_fsdp2(job: Job, world: World) -> Step:
 
 
 class Half(nn.Module):
-    """One of two pipeline stages, cut by hand."""
+    """One of two pipeline stages, split by hand."""
 
     def __init__(self, job: Job, number: int) -> None:
         super().__init__()
-        cut = job.model.layers // 2
-        layers = range(cut) if number == 0 else range(cut, job.model.layers)
+        half = job.model.layers // 2
+        layers = range(half) if number == 0 else range(half, job.model.layers)
         self.stage = Stage(job.model, TensorAxis(), layers, first=number == 0, last=number == 1)
         for value in self.stage.parameters():
             nn.init.normal_(value, std=0.02)
@@ -127,7 +127,7 @@ def bare_1f1b(job: Job, world: World) -> Step:
             schedule.step(parts["tokens"])
         else:
             schedule.step(target=parts["targets"])
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of this stage alone: a bare loop knows no better
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of this stage only, as in a bare loop
         optimizer.step()
 
     return step
@@ -145,15 +145,15 @@ LAYOUTS: dict[str, tuple[list[str], str, Callable[[Job, World], Step] | None]] =
 }
 
 
-def measured(rank: int, job: Job, bare: Callable[[Job, World], Step] | None, store: str) -> tuple[list[float], ...]:
+def measure(rank: int, job: Job, bare: Callable[[Job, World], Step] | None, store: str) -> tuple[list[float], ...]:
     """Seconds of each round's step, ours and bare, on this rank."""
     torch.set_num_threads(1)
-    alone = job.layout.devices == 1
-    if not alone:
+    single = job.layout.devices == 1
+    if not single:
         dist.init_process_group(
             "gloo", store=dist.FileStore(store, job.layout.devices), rank=rank, world_size=job.layout.devices
         )
-    world = World(job.layout, CPU) if alone else build_world(job.layout, job.model.tied_embeddings, CPU, rank)
+    world = World(job.layout, CPU) if single else build_world(job.layout, job.model.tied_embeddings, CPU, rank)
     trainer = Trainer(job, world)
     steps: list[Step] = [lambda parts: float(trainer.step(parts).loss)]  # type: ignore[arg-type, return-value]
     steps += [bare(job, world)] if bare else []
@@ -167,19 +167,19 @@ def measured(rank: int, job: Job, bare: Callable[[Job, World], Step] | None, sto
                 step(parts)
             if i:  # the first round connects and allocates
                 found.append((time.perf_counter() - started) / STEPS)
-    if not alone:
+    if not single:
         dist.destroy_process_group()
     return seconds
 
 
-def forked(job: Job, bare: Callable[[Job, World], Step] | None) -> tuple[list[float], ...]:
+def run_forked(job: Job, bare: Callable[[Job, World], Step] | None) -> tuple[list[float], ...]:
     """Run in as many processes as the layout has devices; the first one's figures."""
     context = multiprocessing.get_context("fork")
     answer, there = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
 
         def work(rank: int) -> None:
-            found = measured(rank, job, bare, f"{folder}/store")
+            found = measure(rank, job, bare, f"{folder}/store")
             if rank == 0:
                 there.send(found)
             os._exit(0)
@@ -196,7 +196,7 @@ def forked(job: Job, bare: Callable[[Job, World], Step] | None) -> tuple[list[fl
 def main() -> int:
     tiny, rows, ratios = load_job("tiny"), [], {}
     for name, (settings, peer, bare) in LAYOUTS.items():
-        seconds = forked(apply_settings(tiny, settings), bare)
+        seconds = run_forked(apply_settings(tiny, settings), bare)
         ours = statistics.median(seconds[0])
         row = [name, f"{ours * 1e3:.1f}"]
         if bare:
@@ -205,7 +205,7 @@ def main() -> int:
         rows.append([*row, *[""] * (5 - len(row))])
         print(f"{name}: done", file=sys.stderr)
     print_table(
-        f"A step of tiny, median of {ROUNDS} alternating rounds, one thread a process",
+        f"A step of tiny, median of {ROUNDS} alternating rounds, one thread per process",
         ["layout", "ours, ms", "plain PyTorch", "ms", "ratio"],
         rows,
         left=(0, 2),

@@ -1,13 +1,13 @@
-"""What 8-bit products cost in loss: the same training in bf16 and in fp8, on the source of the standard library.
+"""What fp8 GEMMs cost in loss: the same training in bf16 and in fp8, on the source of the standard library.
 
     python benchmarks/fp8_loss.py [--job gpt-1b3-h200] [--steps 300] [--noise] [--set recipe.learning_rate=2e-4 ...]
 
-Prints the mean loss of every 50 steps of both, and how far the means of any 20 steps in a row are apart, at most and
-after the first 50. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes of the
-library in any case. A job without a warm-up gets one of 50 steps: large models go astray without, in any precision.
-With --noise it says how far apart runs in bf16 are: one in smaller micro batches, which sum in another order, and one
-whose initial weights are perturbed as much as 8 bits round them (perturbed_start.py). All run at once: on a CPU give
-each a core, as by OMP_NUM_THREADS=1.
+Prints the mean loss of every 50 steps of both, and the largest difference of the means of any 20 consecutive steps, in
+all and after the first 50. Goal: never more than 1 %. The job is `tiny` unless another is named; its data is the bytes
+of the library in any case. A job without a warm-up gets one of 50 steps: large models diverge without one.
+With --noise two more runs in bf16 show the noise: one with smaller micro batches, which sum in another order, and one
+whose initial weights are perturbed as much as fp8 rounds them (perturbed_start.py). All run at once: on a CPU give each
+a core, as by OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from trimaran.cli.show import print_table
 from trimaran.spec.files import load_job
 
 GOAL, WINDOW, SHOWN, WARM_UP, LOOK = 0.01, 20, 50, 50, 10.0
-OTHER = "another start"
+PERTURBED = "perturbed start"
 Curve = npt.NDArray[np.float64]  # losses, step by step
 
 
-def started(folder: Path, job: str, name: str, steps: int, changes: list[str]) -> "subprocess.Popen[bytes]":
-    trimaran = [sys.executable, str(Path(__file__).with_name("perturbed_start.py"))] if name == OTHER else TRIMARAN
+def start(folder: Path, job: str, name: str, steps: int, changes: list[str]) -> "subprocess.Popen[bytes]":
+    trimaran = [sys.executable, str(Path(__file__).with_name("perturbed_start.py"))] if name == PERTURBED else TRIMARAN
     command = [*trimaran, "train", job, "--steps", str(steps), "--metrics", f"{name}.jsonl"]
     command += [word for change in ("data.source=stdlib/tokens", *changes) for word in ("--set", change)]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--job", default="tiny", help="A job file or a preset.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--set", action="append", default=[], help="A field of the job, as for `trimaran train`.")
-    parser.add_argument("--noise", action="store_true", help="Two controls more, in bf16.")
+    parser.add_argument("--noise", action="store_true", help="Two more runs in bf16, as controls.")
     parser.add_argument("--keep", type=Path, help="A file for the losses, as JSON; also of a run that was stopped.")
     asked = parser.parse_args()
     if asked.steps < WINDOW:
@@ -64,17 +64,19 @@ def main() -> int:
     kinds = {"bf16": ["precision=bf16"], "fp8": ["precision=fp8"]}
     if asked.noise:
         kinds["bf16 again"] = ["precision=bf16", f"layout.micro_batch={read.layout.micro_batch // 2}"]
-        kinds[OTHER] = ["precision=bf16"]
+        kinds[PERTURBED] = ["precision=bf16"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a timeout's; so that the runs end too
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
-        runs = {kind: started(folder, job, kind, asked.steps, changes + more) for kind, more in kinds.items()}
+        runs = {kind: start(folder, job, kind, asked.steps, changes + more) for kind, more in kinds.items()}
         try:
             while None in (codes := [run.poll() for run in runs.values()]) and not any(codes):
                 time.sleep(LOOK)
-                told = {kind: losses(folder / f"{kind}.jsonl") for kind in runs}
-                print(*(f"{kind} {len(found)} {found[-1:]}" for kind, found in told.items()), sep="; ", file=sys.stderr)
+                so_far = {kind: losses(folder / f"{kind}.jsonl") for kind in runs}
+                print(
+                    *(f"{kind} {len(found)} {found[-1:]}" for kind, found in so_far.items()), sep="; ", file=sys.stderr
+                )
         finally:  # also after Ctrl-C
             for run in runs.values():
                 run.terminate()
@@ -88,32 +90,34 @@ def main() -> int:
     rows = []
     for begin in range(0, asked.steps, SHOWN):
         means = [curve[begin : begin + SHOWN].mean() for curve in curves.values()]
-        apart = [f"{_apart(means[0], mean):+.2%}" for mean in means[1:]]
-        rows.append((f"{begin + 1} to {begin + SHOWN}", *(f"{mean:.4f}" for mean in means), *apart))
-    header = ("steps", *curves, *(f"{kind} apart" for kind in list(curves)[1:]))
-    print_table(f"Mean loss of {asked.job}, nats a byte", header, rows)
-    worst = {kind: furthest(kind, curves["bf16"], curve) for kind, curve in list(curves.items())[1:]}
+        differences = [f"{_difference(means[0], mean):+.2%}" for mean in means[1:]]
+        rows.append((f"{begin + 1} to {begin + SHOWN}", *(f"{mean:.4f}" for mean in means), *differences))
+    header = ("steps", *curves, *(f"{kind} difference" for kind in list(curves)[1:]))
+    print_table(f"Mean loss of {asked.job}, nats per byte", header, rows)
+    worst = {kind: largest_difference(kind, curves["bf16"], curve) for kind, curve in list(curves.items())[1:]}
     reached = abs(worst["fp8"]) <= GOAL
     print("Goal reached." if reached else "Goal missed.")
     return 0 if reached else 1
 
 
-def furthest(kind: str, wide: Curve, curve: Curve) -> float:
-    """How far the means of so many steps in a row are apart, at most."""
+def largest_difference(kind: str, bf16: Curve, curve: Curve) -> float:
+    """Of the means of so many consecutive steps."""
     window = np.ones(WINDOW) / WINDOW
-    apart = _apart(*(np.convolve(each, window, mode="valid") for each in (wide, curve)))
-    at = int(np.abs(apart).argmax())
-    later = f"; after the first {WARM_UP} {max(apart[WARM_UP:], key=abs):+.2%}" if len(apart) > WARM_UP else ""
-    print(
-        f"{kind}: last loss {curve[-1]:.4f}, bf16 {wide[-1]:.4f}. Means of {WINDOW} steps are furthest apart in steps"
-        f" {at + 1} to {at + WINDOW}: {apart[at]:+.2%} (goal: within {GOAL:.0%}){later}."
+    differences = _difference(*(np.convolve(each, window, mode="valid") for each in (bf16, curve)))
+    at = int(np.abs(differences).argmax())
+    later = (
+        f"; after the first {WARM_UP} {max(differences[WARM_UP:], key=abs):+.2%}" if len(differences) > WARM_UP else ""
     )
-    return float(apart[at])
+    print(
+        f"{kind}: last loss {curve[-1]:.4f}, bf16 {bf16[-1]:.4f}. Means of {WINDOW} steps differ most in steps"
+        f" {at + 1} to {at + WINDOW}: {differences[at]:+.2%} (goal: within {GOAL:.0%}){later}."
+    )
+    return float(differences[at])
 
 
-def _apart(wide: Any, other: Any) -> Any:
-    """How much higher the other's losses are, as a share."""
-    return other / wide - 1
+def _difference(bf16: Any, other: Any) -> Any:
+    """Relative: how much higher the other's losses are."""
+    return other / bf16 - 1
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ WARM_UP, GIB = 2, 2**30
 
 
 def largest(optimizer: str, folder: Path) -> dict[str, Any]:
-    """What `trimaran fit` says."""
+    """The answer of `trimaran fit`."""
     cluster = folder / "one-h200.yaml"
     cluster.write_text(json.dumps(CLUSTER))
     options = ["--on", str(cluster), "--gbs", "1", "--fix", "recompute=full", "--optimizer", optimizer, "--json"]
-    said = subprocess.run([*TRIMARAN, "fit", *options], check=True, capture_output=True, text=True)
-    answer: dict[str, Any] = json.loads(said.stdout)
+    ended = subprocess.run([*TRIMARAN, "fit", *options], check=True, capture_output=True, text=True)
+    answer: dict[str, Any] = json.loads(ended.stdout)
     return answer
 
 
@@ -43,8 +43,8 @@ def job_of(optimizer: str, model: dict[str, Any]) -> Job:
     return apply_settings(load_job("gpt-1b3-h200"), [*fields, "layout.recompute=full", f"optimizer={optimizer}"])
 
 
-def trained(job: Job, steps: int, folder: Path) -> list[dict[str, Any]]:
-    """The records of its steps; fewer than asked where it failed."""
+def train(job: Job, steps: int, folder: Path) -> list[dict[str, Any]]:
+    """Metrics of its steps; fewer than asked where it failed."""
     save(job, folder / "job.yaml")
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
@@ -66,15 +66,15 @@ def main() -> int:
             fit = largest(optimizer, Path(name))
             model, job = fit["model"], job_of(optimizer, fit["model"])
             print(f"{optimizer}: {model['layers']} x {model['hidden']}", file=sys.stderr, flush=True)
-            records = trained(job, options.steps, Path(name))
+            records = train(job, options.steps, Path(name))
             all_trained &= len(records) == options.steps
-            told = explain(job)
-            memory = told.memory_bytes()["first"]
+            predicted = explain(job)
+            memory = predicted.memory_bytes()["first"]
             seconds = [record["seconds"] for record in records[WARM_UP:]]
             row = [optimizer, f"{model['layers']} x {model['hidden']}", f"{fit['parameters'] / 1e9:.2f}B"]
             row += [f"{len(records)} of {options.steps}"]
             row += [f"{job.model.seq_len / statistics.median(seconds):,.0f}" if seconds else "–"]
-            row += [f"{job.model.seq_len / told.seconds:,.0f}"]
+            row += [f"{job.model.seq_len / predicted.seconds:,.0f}"]
             row += [f"{records[-1]['peak_memory_gib'][0]:.1f}" if records else "–"]
             row += [f"{(memory['total'] - memory['context']) / GIB:.1f}"]
             row += [f"{records[0]['loss']:.3f} to {records[-1]['loss']:.3f}" if records else "–"]

@@ -14,7 +14,7 @@ import sys
 import torch
 
 from arguments import require_gpu
-from gpu_steps import forget, ours, timed
+from gpu_steps import free_memory, ours, timed
 from trimaran.cli.show import print_table
 from trimaran.planner.explain import explain, number
 from trimaran.spec import Job
@@ -47,7 +47,7 @@ def job_of(base: Job, name: str) -> Job:
 
 
 def measured_seconds(job: Job) -> list[float]:
-    forget()
+    free_memory()
     return timed(ours(job), 0, WARM_UP + STEPS)[WARM_UP:]
 
 

@@ -1,4 +1,4 @@
-"""Steps on one NVIDIA GPU, for the benchmarks that time or weigh them."""
+"""Steps on one NVIDIA GPU, for the benchmarks that measure their time or memory."""
 
 import gc
 import sys
@@ -16,7 +16,7 @@ from trimaran.spec import Job
 
 GPU = select_device(0, cpu=False)  # before anything is allocated, as the trainer does
 
-Step = Callable[[int], None]  # of this number
+Step = Callable[[int], None]  # takes the step's number
 
 
 def ours(job: Job) -> Step:
@@ -46,9 +46,9 @@ class Peaks(NamedTuple):
     allocated: int
 
 
-def weighed(job: Job, steps: int = 3) -> Peaks | None:
-    """So many steps of ours, in a memory that nothing else is left in; None where it ran out."""
-    forget()
+def peak_memory(job: Job, steps: int = 3) -> Peaks | None:
+    """Of so many steps of our trainer on an otherwise empty GPU; None where it ran out of memory."""
+    free_memory()
     torch.cuda.reset_peak_memory_stats()
     done = 0
     try:
@@ -62,8 +62,8 @@ def weighed(job: Job, steps: int = 3) -> Peaks | None:
     return Peaks(torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated())
 
 
-def forget() -> None:
-    """What was dropped, and what was compiled: PyTorch refuses to compile one function for many shapes."""
+def free_memory() -> None:
+    """Also of compiled code: PyTorch refuses to compile one function for many shapes."""
     torch.compiler.reset()
     gc.collect()
     torch.cuda.empty_cache()

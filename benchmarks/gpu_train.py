@@ -4,8 +4,8 @@
     python benchmarks/gpu_train.py --set layout.micro_batch=8 --set batch.size=8
     python benchmarks/gpu_train.py --fp8 --beside others                 # others/nanoGPT, others/torchtitan: checkouts
 
-Trainers take turns, a few steps each; the median step of each is told. Four of them do not fit on a card at once, so
-every other one has a session with those of ours that a goal compares it with, and a ratio is that of one session.
+Trainers take turns, a few steps each; the median step of each is reported. Four of them do not fit on a card at once,
+so every other one has a session with those of ours that a goal compares it with, and a ratio is that of one session.
 TFLOP/s are by the formula `bigscience-exact`, 72 B s l h^2 (1 + s/6h + V/16lh), times the ratio of the models' FLOPs
 where a trainer's model is not quite the Job's (torchtitan's).
 """
@@ -53,8 +53,8 @@ def trainers(job: Job, fp8: bool, folder: Path | None) -> dict[str, tuple[Callab
     """By name: how its step is made, and the model it trains."""
     found: dict[str, tuple[Callable[[], Step], Model]] = {"trimaran": (lambda: ours(job), job.model)}
     if fp8:
-        eight = job.replace(precision="fp8")
-        found["trimaran fp8"] = (lambda: ours(eight), job.model)
+        in_fp8 = job.replace(precision="fp8")
+        found["trimaran fp8"] = (lambda: ours(in_fp8), job.model)
     others = {"nanoGPT": (other_trainers.nanogpt, job.model)}
     others["torchtitan"] = (other_trainers.torchtitan, other_trainers.shape(job.model))
     for name, (build, model) in others.items():
@@ -63,16 +63,16 @@ def trainers(job: Job, fp8: bool, folder: Path | None) -> dict[str, tuple[Callab
     return found
 
 
-# By a part of a kernel's name, the first that fits.
+# By a part of the kernel's name; the first match counts.
 KINDS = {
     "attention": ("sdpa", "flash", "cudnn", "fmha"),
-    "products": ("nvjet", "gemm", "cutlass"),
+    "GEMMs": ("nvjet", "gemm", "cutlass"),
     "optimizer": ("div_mul_sqrt", "adam", "multi_tensor"),
-    "rounding to 8 bits": ("linalg_vector_norm", "scaled_mm", "_turn"),
+    "fp8 quantization": ("linalg_vector_norm", "scaled_mm", "_transpose_kernel"),
     "loss": ("amax", "scatter_select", "bitwise_and"),
     "GELU": ("gelu", "sigmoid"),
-    "norms and residual sums": ("_norm", "_gradient", "fused_add"),
-    "gradients of biases": ("red_fused_sum", "reduce_kernel"),
+    "norms and residual adds": ("_norm", "fused_add"),
+    "bias gradients": ("red_fused_sum", "reduce_kernel"),
 }
 
 
@@ -99,7 +99,7 @@ def by_kind(kernels: Counter[str]) -> Counter[str]:
     return found
 
 
-class Found(NamedTuple):
+class Timing(NamedTuple):
     """Of one trainer in one session."""
 
     seconds: list[float]
@@ -108,15 +108,15 @@ class Found(NamedTuple):
     peak_gib: float
 
 
-def session(job: Job, fp8: bool, folder: Path | None, names: Sequence[str]) -> dict[str, Found]:
+def session(job: Job, fp8: bool, folder: Path | None, names: Sequence[str]) -> dict[str, Timing]:
     """These trainers in turn, in a process of their own."""
-    chosen = trainers(job, fp8, folder)
+    built = trainers(job, fp8, folder)
     steps, first_seconds, peaks = {}, {}, {}
     for name in names:
         started = time.perf_counter()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        steps[name] = chosen[name][0]()
+        steps[name] = built[name][0]()
         for number in range(WARM_UP):
             steps[name](number)
             torch.cuda.synchronize()
@@ -126,11 +126,11 @@ def session(job: Job, fp8: bool, folder: Path | None, names: Sequence[str]) -> d
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(ROUNDS):
         for name, step in steps.items():
-            torch.cuda.empty_cache()  # what the one before kept
+            torch.cuda.empty_cache()  # what the previous trainer cached
             seconds[name] += timed(step, WARM_UP + turn * STEPS, STEPS)[1:]
             median = statistics.median(seconds[name])
             print(f"{name}: round {turn + 1} of {ROUNDS}, {median:.4f} s", file=sys.stderr, flush=True)
-    return {name: Found(seconds[name], first_seconds[name], profiled(steps[name]), peaks[name]) for name in steps}
+    return {name: Timing(seconds[name], first_seconds[name], profiled(steps[name]), peaks[name]) for name in steps}
 
 
 def main() -> int:
@@ -150,14 +150,14 @@ def main() -> int:
     others = [name for name in chosen if name not in of_ours]
     sessions = []
     for names in [[*(one for one in of_ours if (one, other) in GOALS), other] for other in others] or [of_ours]:
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:  # which gives all memory back at its end
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:  # which frees all memory when it ends
             sessions.append(process.submit(session, job, options.fp8, options.beside, names).result())
 
     found = {name: each for one in reversed(sessions) for name, each in one.items()}
     seconds = {name: [s for one in sessions if name in one for s in one[name].seconds] for name in chosen}
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     if options.json:
-        told = {
+        summary = {
             name: {
                 "seconds": s,
                 "tflops": flops[name] / s / 1e12,
@@ -168,7 +168,7 @@ def main() -> int:
             }
             for name, s in medians.items()
         }
-        print(json.dumps({"device": torch.cuda.get_device_name(), **told}, indent=1))
+        print(json.dumps({"device": torch.cuda.get_device_name(), **summary}, indent=1))
     else:
         rows = [
             [
@@ -194,20 +194,20 @@ def main() -> int:
 
 
 def print_kernels(name: str, kernels: Counter[str], most: int) -> None:
-    for what, counted in (
+    for what, milliseconds in (
         ("kind of operation", by_kind(kernels)),
         ("kernel", Counter(dict(kernels.most_common(most)))),
     ):
         whole = sum(kernels.values())
-        rows = [[each[:90], f"{ms:.1f}", f"{ms / whole:.1%}"] for each, ms in counted.most_common()]
+        rows = [[each[:90], f"{ms:.1f}", f"{ms / whole:.1%}"] for each, ms in milliseconds.most_common()]
         if rows:
             print_table(f"{name}: a step by {what}", [what, "ms", "share"], rows)
 
 
 def flops_of(job: Job, model: Model) -> float:
-    works = [TrainingStep(each, job.batch.size, 1, job.layout.recompute) for each in (job.model, model)]
-    ours, theirs = (float(FORMULAS["model"](work)) for work in works)
-    return float(FORMULAS["bigscience-exact"](works[0])) * theirs / ours
+    steps = [TrainingStep(each, job.batch.size, 1, job.layout.recompute) for each in (job.model, model)]
+    ours, theirs = (float(FORMULAS["model"](step)) for step in steps)
+    return float(FORMULAS["bigscience-exact"](steps[0])) * theirs / ours
 
 
 def meets(what: str, value: float, goal: float) -> bool:

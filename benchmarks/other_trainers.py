@@ -2,8 +2,8 @@
 
 Each builds its own model of a Job's shape, its own optimizer and its own step, as its training script does, and takes
 the same batches. torchtitan's model is a Llama: its MLP has three matrices of 8/3 of the width, nearly the same work;
-`shape` says exactly which. What is not timed of it (command line, data loading) need not be installed: empty modules
-stand in for it.
+`shape` has the exact sizes. Its parts that are not timed (command line, data loading) need not be installed: empty
+modules stand in for them.
 """
 
 import sys
@@ -46,9 +46,9 @@ def nanogpt(job: Job, checkout: Path, device: torch.device, compiled: bool = Tru
     run = torch.compile(net) if compiled else net
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> None:
-        for rows, wanted in parts(job, tokens, targets):
+        for rows, labels in micro_batches(job, tokens, targets):
             with torch.autocast(device.type, torch.bfloat16):
-                _, loss = run(rows, wanted)
+                _, loss = run(rows, labels)
             (loss * len(rows) / len(tokens)).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.clip or float("inf"))
         optimizer.step()
@@ -86,25 +86,25 @@ def torchtitan(job: Job, checkout: Path, device: torch.device, compiled: bool = 
         multiple_of=shaped.ffn_hidden,
         max_seq_len=shaped.seq_len,
     )
-    alone = ParallelDims(dp_replicate=1, dp_shard=1, cp=1, tp=1, pp=1, ep=1, etp=1, world_size=1)
+    single = ParallelDims(dp_replicate=1, dp_shard=1, cp=1, tp=1, pp=1, ep=1, etp=1, world_size=1)
     with torch.device("meta"):
         net = Transformer(arguments)
-    net = parallelize_llama(net, alone, config)
+    net = parallelize_llama(net, single, config)
     net.to_empty(device=device)
     with torch.no_grad():
         net.init_weights(buffer_device=None)
     net.train()
     if {len(block.feed_forward.w1.weight) for block in net.layers.values()} != {shaped.ffn_hidden}:
         raise SystemExit("torchtitan's MLP is not as wide as it should be")
-    optimizers = build_optimizers([net], config.optimizer, alone)
+    optimizers = build_optimizers([net], config.optimizer, single)
     loss_of = build_cross_entropy_loss(config)
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> None:
         optimizers.zero_grad()
-        for rows, wanted in parts(job, tokens, targets):
+        for rows, labels in micro_batches(job, tokens, targets):
             with torch.autocast(device.type, torch.bfloat16):
                 predicted = net(rows)
-                loss = loss_of(predicted, wanted) / targets.numel()
+                loss = loss_of(predicted, labels) / targets.numel()
             del predicted
             loss.backward()
         utils.clip_grad_norm_(list(net.parameters()), recipe.clip or float("inf"), foreach=True)
@@ -127,8 +127,7 @@ def shape(model: Model) -> Model:
     )
 
 
-def parts(job: Job, tokens: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Micro batches."""
+def micro_batches(job: Job, tokens: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return zip(tokens.split(job.layout.micro_batch), targets.split(job.layout.micro_batch), strict=True)
 
 

@@ -10,7 +10,7 @@ ALIGNED = 16  # bytes and elements of which addresses and sizes usually are mult
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _adamw(  # type: ignore[no-untyped-def]
+def _fused_adamw_kernel(  # type: ignore[no-untyped-def]
     tensors, chunks, constants, factor, grad_like, copy_like, beta1, beta2, eps,
     copies: tl.constexpr, aligned: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
@@ -62,7 +62,7 @@ def fused_adamw(
     tensors = torch.tensor(table, dtype=torch.int64, pin_memory=chunks.is_cuda).to(chunks.device, non_blocking=True)
     aligned = all(number % ALIGNED == 0 for *row, _ in table for number in row)
     _, _, _, grad, copy, _ = rows[0]
-    _adamw[(len(chunks),)](
+    _fused_adamw_kernel[(len(chunks),)](
         tensors, chunks, constants, factor, grad, grad if copy is None else copy, *betas, eps,
         copy is not None, ALIGNED if aligned else 1, CHUNK, num_warps=WARPS,
     )  # fmt: skip

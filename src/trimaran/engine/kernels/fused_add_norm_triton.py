@@ -14,7 +14,7 @@ PARTIALS = 528  # programs of a backward pass, each with its own sums for the we
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _forward(  # type: ignore[no-untyped-def]
+def _add_norm_forward_kernel(  # type: ignore[no-untyped-def]
     x, y, y_bias, weight, bias, total, normed, statistics, width, eps,
     adds: tl.constexpr, adds_bias: tl.constexpr, centred: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -44,7 +44,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _backward(  # type: ignore[no-untyped-def]
+def _add_norm_backward_kernel(  # type: ignore[no-untyped-def]
     grad, second, third, grad_total, total, weight, statistics, result, partials, rows, width,
     consumers: tl.constexpr, adds_bias: tl.constexpr, centred: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -93,7 +93,7 @@ def add_norm_forward(
     addends = x.contiguous(), (x if y is None else y).contiguous(), weight if y_bias is None else y_bias
     outputs = normed if y is None else total, normed, statistics
     flags = y is not None, y_bias is not None, bias is not None
-    _forward[(rows,)](
+    _add_norm_forward_kernel[(rows,)](
         *addends, weight, weight if bias is None else bias, *outputs, width, eps, *flags, block, num_warps=warps
     )
     return total, normed, statistics
@@ -115,7 +115,7 @@ def add_norm_backward(
     first, second, third = (grad.contiguous() for grad in (*grads, grads[0], grads[0])[:3])
     inputs = first, second, third, grad_total.contiguous(), total, weight, statistics
     flags = len(grads), adds_bias, centred
-    _backward[(programs,)](*inputs, result, partials, rows, width, *flags, block, num_warps=warps)
+    _add_norm_backward_kernel[(programs,)](*inputs, result, partials, rows, width, *flags, block, num_warps=warps)
     return result, partials
 
 

@@ -10,7 +10,7 @@ WARPS = 8
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-def _transpose(source, target, rows, columns, tile_size: tl.constexpr):  # type: ignore[no-untyped-def]
+def _transpose_kernel(source, target, rows, columns, tile_size: tl.constexpr):  # type: ignore[no-untyped-def]
     """64-bit offsets: there are matrices of more than 2**31 bytes."""
     r = tl.program_id(0).to(tl.int64) * tile_size + tl.arange(0, tile_size)
     c = tl.program_id(1).to(tl.int64) * tile_size + tl.arange(0, tile_size)
@@ -23,5 +23,6 @@ def transpose_copy_tiled(x: Tensor) -> Tensor:
     rows, columns = x.shape
     result = x.new_empty(columns, rows)
     grid = -(-rows // TILE), -(-columns // TILE)
-    _transpose[grid](x.contiguous().view(torch.uint8), result.view(torch.uint8), rows, columns, TILE, num_warps=WARPS)
+    source, target = x.contiguous().view(torch.uint8), result.view(torch.uint8)
+    _transpose_kernel[grid](source, target, rows, columns, TILE, num_warps=WARPS)
     return result
