@@ -1,5 +1,6 @@
-"""cost: what does a layout cost? Parameters and FLOPs here; bytes and seconds come beside them. Pure functions.
+"""cost: what does a layout cost? Parameters, FLOPs, bytes and seconds, by pure functions of one value or of columns.
 
-May import: spec (never torch). Every function works on one value and on numpy columns alike.
-Start reading: parameters.py, then flops.py (six formulas, each under its own name).
+May import: spec.
+Start reading: predict.py (seconds, interval and memory of a Job), then time.py and memory.py; parameters.py and
+flops.py (six formulas, each under its own name) stand by themselves.
 """
