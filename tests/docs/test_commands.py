@@ -156,6 +156,7 @@ def run_command(command: str, folder: Path, extra: Mapping[str, str] | None = No
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()  # closes the pipe, which would fail some other test
         raise
     return process.returncode, output
 

@@ -1,12 +1,12 @@
 """What is exported for our own trainer trains."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.engine.commands import ENVIRONMENT, losses
 from tests.export.parsers import checked_syntax
+from tests.processes import finish, start
 from trimaran.export.formats import TARGETS
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
@@ -23,9 +23,10 @@ def test_the_exported_script_trains_the_job(tmp_path: Path) -> None:
         (folder / name).write_text(text)
     assert exported.unsupported == ()
     run = ["bash", str(folder / "run.sh"), "--metrics", "metrics.jsonl"]
-    done = subprocess.run(run, cwd=tmp_path, env=OURS, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second = map(float, losses(done.stdout))
+    process = start(run, OURS, tmp_path)
+    log, err = finish(process)
+    assert (process.returncode, err) == (0, "")
+    first, second = map(float, losses(log))
     assert 6.0 < second < first < 6.5
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 

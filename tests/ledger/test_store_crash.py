@@ -137,7 +137,7 @@ def add_a_share(path: Path, writer: int, together: Any, results: Any) -> None:
 
 
 def test_writers_at_the_same_time_leave_exactly_the_union(tmp_path: Path) -> None:
-    path, together, results = tmp_path / "ledger.sqlite", _fork.Barrier(WRITERS, timeout=20), _fork.SimpleQueue()
+    path, together, results = tmp_path / "ledger.sqlite", _fork.Barrier(WRITERS, timeout=300), _fork.SimpleQueue()
     children = [started(add_a_share, path, writer, together, results) for writer in range(WRITERS)]
     for child in children:
         child.join()
@@ -157,7 +157,7 @@ def make_at_once(folder: Path, writer: int, together: Any) -> None:
 
 
 def test_several_processes_may_make_the_same_ledger_at_the_same_moment(tmp_path: Path) -> None:
-    together = _fork.Barrier(WRITERS, timeout=20)
+    together = _fork.Barrier(WRITERS, timeout=300)
     children = [started(make_at_once, tmp_path, writer, together) for writer in range(WRITERS)]
     for child in children:
         child.join()

@@ -12,9 +12,7 @@ from trimaran.export.shell import ShellScript, is_unknown, parse_flags, read_scr
 
 # Of a dump, which lists every argument, only these are reported as not understood.
 REPORTED = ("--num-experts", "--context-parallel-size", "--expert-model-parallel-size")
-_MARKDOWN_TABLE = re.compile(
-    r"^\s*\|?(?:\s*:?-+:?\s*\|){2,}", re.MULTILINE
-)  # notes that quote a command are not a script
+_MARKDOWN_TABLE = re.compile(r"^\s*\|?(?:\s*:?-+:?\s*\|){2,}", re.MULTILINE)  # of notes that quote a command
 # A launch script has at least one of these.
 SHAPE = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
 

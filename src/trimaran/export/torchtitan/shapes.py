@@ -67,10 +67,8 @@ def read_shape(config: TitanConfig) -> tuple[dict[str, Any], str | None]:
     name, flavour = config.get("model.name"), config.get("model.flavor")
     if name == SHAPED:
         stated = {field: config.take(f"shape.{key}") for key, field in KEYS.items()}
-        apart = bool(config.take("shape.documents_apart"))
-        return {**LLAMA3_FIELDS, **{field: value for field, value in stated.items() if value is not None}}, _documents(
-            apart
-        )
+        documents = _documents(bool(config.take("shape.documents_apart")))
+        return LLAMA3_FIELDS | {field: value for field, value in stated.items() if value is not None}, documents
     ending = next((ending for ending in DOCUMENT_MASKED if flavour.endswith(ending)), "")
     plain = flavour.removesuffix(ending)
     if name == LLAMA3 and plain in PRESETS:

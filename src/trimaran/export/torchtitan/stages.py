@@ -42,9 +42,8 @@ def stage_keys(job: Job) -> dict[str, Any]:
     layers = job.stage_layers
     for less in (0, 1):
         units = job.model.layers + 2 * less
-        by_rule = (
-            layout.schedule != "zero-bubble" and units % layout.stages == 0
-        )  # its rule needs two stages per device
+        # With a zero-bubble schedule the rule needs two stages per device.
+        by_rule = layout.schedule != "zero-bubble" and units % layout.stages == 0
         if by_rule and split_by_rule(job.model.layers, layout.stages, less, less) == layers:
             return keys | {
                 "pipeline_parallel_first_stage_less_layers": less,
