@@ -11,7 +11,6 @@ from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.planner.estimates import (
     NodeEstimate,
-    Prices,
     doublings,
     estimate_each,
     estimate_nodes,
@@ -100,24 +99,24 @@ def test_an_estimate_is_this_arithmetic() -> None:
     """300e9 tokens / (2048 x 2048) = 71525.6 steps of 10 s = 8.278 days; 8 devices, 500 W, 2 an hour."""
     steps = iterations_for(300_000_000_000, 2048, 2048)
     assert steps == 71_526
-    found = made(estimate_nodes(1, STEP, steps, None, Prices(500.0, 2.0)))
+    found = made(estimate_nodes(1, STEP, steps, watts=500.0, price=2.0))
     assert found.days == pytest.approx(8.27847, rel=1e-5)
     assert found.device_hours == pytest.approx(1589.467, rel=1e-5)
     assert found.energy_mwh == pytest.approx(0.794733, rel=1e-5)
     assert found.cost == pytest.approx(3178.93, rel=1e-5)
     assert (found.days_low, found.days_high) == (pytest.approx(0.9 * found.days), pytest.approx(1.2 * found.days))
-    assert made(estimate_nodes(1, STEP, steps, None, Prices())).cost is None
+    assert made(estimate_nodes(1, STEP, steps)).cost is None
 
 
 def test_failures_lengthen_the_days_by_the_goodput() -> None:
-    calm = made(estimate_nodes(512, STEP, 1000, None, Prices()))
-    failing = made(estimate_nodes(512, STEP, 1000, Failures(5000.0), Prices()))
+    calm = made(estimate_nodes(512, STEP, 1000))
+    failing = made(estimate_nodes(512, STEP, 1000, Failures(5000.0)))
     assert failing.days == pytest.approx(calm.days / failing.goodput)
     assert failing.goodput < 1
 
 
 def test_a_machine_that_fails_before_every_checkpoint_never_ends() -> None:
-    assert estimate_nodes(12_500, STEP, 1000, Failures(1.0, checkpoint_seconds=600.0), Prices()) is None
+    assert estimate_nodes(12_500, STEP, 1000, Failures(1.0, checkpoint_seconds=600.0)) is None
 
 
 def test_free_checkpoints_leave_only_the_restarts() -> None:
@@ -152,7 +151,7 @@ def test_other_sizes_are_a_mistake(text: str) -> None:
 def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
     """Against every layout of two small node counts, built one by one as Jobs and predicted one by one."""
     asked = small_question()
-    found, without = estimate_each(asked, [1, 2], 10**9, None, Prices())
+    found, without = estimate_each(asked, [1, 2], 10**9)
     assert not without
     for one in found:
         by_job = {
@@ -168,8 +167,8 @@ def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
 def test_a_number_of_nodes_that_cannot_run_says_why() -> None:
     asked = small_question()
     bloom = asked.replace(model=presets.model("bloom-176b"))
-    found, without = estimate_each(bloom, [1], 10**9, None, Prices())
+    found, without = estimate_each(bloom, [1], 10**9)
     assert not found
     assert "GiB" in without[1]
-    _, odd = estimate_each(asked, [37], 10**9, None, Prices())
+    _, odd = estimate_each(asked, [37], 10**9)
     assert "37 nodes" in odd[37]

@@ -177,11 +177,13 @@ def schedule_of(seconds: dict[Configuration, float], stage: HandStage, run: Sequ
 def test_a_hand_schedule_holds_each_stage_until_the_next() -> None:
     run = [Phase(32, 0, 100), Phase(48, 3200, 100), Phase(64, 8000, 100)]
     seconds = {configuration(1): 2.0, configuration(2, 2): 1.0}
-    found = cost_hand_schedule(parse_stages("1:32:1,2:64:2"), run, partial(schedule_of, seconds), lambda s, b: "", 0.5)
-    assert found.schedule is not None
-    assert [c.configuration.nodes for _, c in found.schedule.by_phase()] == [1, 1, 2]
-    assert found.schedule.hours == pytest.approx(500 / 3600 + 0.5)
-    assert not found.passed_over
+    schedule, passed_over = cost_hand_schedule(
+        parse_stages("1:32:1,2:64:2"), run, partial(schedule_of, seconds), lambda s, b: "", 0.5
+    )
+    assert schedule is not None
+    assert [c.configuration.nodes for _, c in schedule.by_phase()] == [1, 1, 2]
+    assert schedule.hours == pytest.approx(500 / 3600 + 0.5)
+    assert not passed_over
 
 
 def test_a_stage_that_cannot_divide_a_batch_on_the_way_is_passed_over() -> None:
@@ -189,18 +191,20 @@ def test_a_stage_that_cannot_divide_a_batch_on_the_way_is_passed_over() -> None:
     stages = parse_stages("16:32:1:1:2,16:64:2:1:2,16:128:4:1:2")
     run = [Phase(batch, 0, 10) for batch in (32, 64, 96, 128)]
     seconds = {configuration(16, micro_batch, 2): 1.0 for micro_batch in (1, 2, 4)}
-    found = cost_hand_schedule(stages, run, partial(schedule_of, seconds), lambda s, b: f"{b} does not divide", 0.0)
-    assert found.schedule is not None
-    assert [c.configuration.layout.micro_batch for _, c in found.schedule.by_phase()] == [1, 1, 1, 4]
-    assert found.passed_over == ("16:64:2:1:2 is passed over: 96 does not divide",)
+    schedule, passed_over = cost_hand_schedule(
+        stages, run, partial(schedule_of, seconds), lambda s, b: f"{b} does not divide", 0.0
+    )
+    assert schedule is not None
+    assert [c.configuration.layout.micro_batch for _, c in schedule.by_phase()] == [1, 1, 1, 4]
+    assert passed_over == ("16:64:2:1:2 is passed over: 96 does not divide",)
 
 
 def test_a_hand_schedule_that_cannot_begin_has_no_hours() -> None:
     run = [Phase(2, 0, 10), Phase(4, 20, 10)]
-    found = cost_hand_schedule(
+    schedule, _ = cost_hand_schedule(
         parse_stages("1:2:1,1:4:1"), run, partial(schedule_of, {configuration(1): 1.0}), lambda s, b: "", 0.0
     )
-    assert found.schedule is None
+    assert schedule is None
 
 
 def test_a_loss_names_the_bubble() -> None:

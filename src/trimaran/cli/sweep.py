@@ -93,7 +93,9 @@ def _candidates(
     settings: list[str] | None,
     place: str | None,
 ) -> tuple["Sweep", "list[Candidate]", "list[Refused]"]:
-    from trimaran.lab.choose import candidates
+    from trimaran.lab.choose import candidates, sweep_of_plan
+    from trimaran.planner.plan import make_plan
+    from trimaran.planner.question import Question
     from trimaran.spec import Mistake, Sweep
     from trimaran.spec.files import load_sweep
     from trimaran.spec.settings import apply_settings
@@ -101,7 +103,7 @@ def _candidates(
     if plan:
         if gbs is None:
             raise Mistake("--plan needs the global batch: add --gbs, such as --gbs 16.")
-        made = _planned(what, on, gbs, top, nodes, fix)
+        made = sweep_of_plan(make_plan(Question.of(what, on, gbs, nodes, fix=fix or ()), top))
     else:
         made = load_sweep(what)
     values = made.model_dump()
@@ -112,28 +114,6 @@ def _candidates(
     made = Sweep.of(values, f"The sweep {made.name}")
     found, refused = candidates(made)
     return made, found, refused
-
-
-def _planned(model: str, on: str, gbs: int, top: int, nodes: int | None, fix: list[str] | None) -> "Sweep":
-    """The planner's best layouts as alternatives, labelled by the fields in which they differ."""
-    from trimaran.planner.plan import make_plan
-    from trimaran.planner.question import Question
-    from trimaran.spec import Mistake, Sweep
-
-    made = make_plan(Question.of(model, on, gbs, nodes, fix=fix or ()), top)
-    if not made:
-        raise Mistake(made.impossible)
-    jobs = [each.job for each in made]
-    layouts = [job.layout.to_dict() for job in jobs]
-    varying = [name for name in layouts[0] if any(layout[name] != layouts[0][name] for layout in layouts)]
-    nodes_vary = len({job.cluster.nodes for job in jobs}) > 1
-    alternatives = [
-        {f"layout.{name}": layout[name] for name in varying}
-        | ({"cluster.nodes": job.cluster.nodes} if nodes_vary else {})
-        for job, layout in zip(jobs, layouts, strict=True)
-    ]
-    name = f"{made.question.model.name}-best-{len(jobs)}"
-    return Sweep.of({"name": name, "base": jobs[0].model_dump(), "alternatives": alternatives})
 
 
 def _show(requested: "Sweep", found: "list[Candidate]", refused: "list[Refused]", json: bool) -> None:

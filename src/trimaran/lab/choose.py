@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from trimaran.cost.predict import predict_jobs
+from trimaran.planner.plan import Plan
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.settings import apply_settings
 
@@ -54,6 +55,20 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
             seen.add(key)
             jobs.append((label, job.replace(name=f"{sweep.name} {label}")))
     return sorted(predict_candidates(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
+
+
+def sweep_of_plan(plan: Plan) -> Sweep:
+    """The plan's layouts as alternatives of the best, labelled by the fields in which they differ."""
+    base = plan.best.job
+    layouts = [each.layout.to_dict() for each in plan]
+    varying = [name for name in layouts[0] if any(layout[name] != layouts[0][name] for layout in layouts)]
+    nodes_vary = len({each.nodes for each in plan}) > 1
+    alternatives = [
+        {f"layout.{name}": layout[name] for name in varying} | ({"cluster.nodes": each.nodes} if nodes_vary else {})
+        for each, layout in zip(plan, layouts, strict=True)
+    ]
+    name = f"{base.model.name}-best-{len(plan)}"
+    return Sweep.of({"name": name, "base": base.model_dump(), "alternatives": alternatives})
 
 
 def equivalence_key(job: Job) -> str:

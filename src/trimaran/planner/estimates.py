@@ -23,12 +23,6 @@ LEAST_GOODPUT = 1e-6  # below which a run never ends
 
 
 @dataclass(frozen=True)
-class Prices:
-    watts_per_device: float | None = None
-    per_device_hour: float | None = None
-
-
-@dataclass(frozen=True)
 class NodeEstimate:
     """A whole training on one number of nodes, in the fastest layout that uses all of them."""
 
@@ -162,9 +156,14 @@ def iterations_for(tokens: int, batch: int, seq_len: int) -> int:
 
 
 def estimate_nodes(
-    nodes: int, step: RankedLayout, iterations: int, failures: Failures | None, prices: Prices
+    nodes: int,
+    step: RankedLayout,
+    iterations: int,
+    failures: Failures | None = None,
+    watts: float | None = None,
+    price: float | None = None,
 ) -> NodeEstimate | None:
-    """None where failures are so frequent that the run never ends."""
+    """None where failures are so frequent that the run never ends. `watts` and `price` (of an hour) are a device's."""
     failing = reliability(nodes, failures) if failures else None
     goodput = failing.goodput if failing else 1.0
     if goodput < LEAST_GOODPUT:
@@ -172,7 +171,6 @@ def estimate_nodes(
     days = iterations * step.seconds / 86400 / goodput
     devices = nodes * step.question.cluster.devices_per_node
     device_hours = days * 24 * devices
-    watts, price = prices.watts_per_device, prices.per_device_hour
     return NodeEstimate(
         nodes=nodes,
         devices=devices,
@@ -269,8 +267,8 @@ def make_estimate(
     wanted, counts = parse_tokens(tokens), node_counts(nodes, question.cluster)
     failures = None if mtbf_hours is None else Failures(mtbf_hours, checkpoint_seconds, restart_minutes * 60)
     device = question.cluster.device
-    prices = Prices(device.power_watts if watts is None else watts, price)
-    found, impossible = estimate_each(question, counts, wanted, failures, prices)
+    power = device.power_watts if watts is None else watts
+    found, impossible = estimate_each(question, counts, wanted, failures, power, price)
     if not found and mtbf_hours is not None and all("never ends" in why for why in impossible.values()):
         raise Mistake(
             f"With {mtbf_hours:g} hours between failures of a node, {counts[0]} nodes fail every"
@@ -297,14 +295,19 @@ def make_estimate(
 
 
 def estimate_each(
-    question: Question, counts: Sequence[int], tokens: int, failures: Failures | None, prices: Prices
+    question: Question,
+    counts: Sequence[int],
+    tokens: int,
+    failures: Failures | None = None,
+    watts: float | None = None,
+    price: float | None = None,
 ) -> tuple[list[NodeEstimate], dict[int, str]]:
     """An estimate for every number of nodes that can run, and why the others cannot."""
     iterations = iterations_for(tokens, question.batch.size, question.model.seq_len)
     estimates, impossible = list[NodeEstimate](), dict[int, str]()
     for nodes in counts:
         step = best_on(question, nodes)
-        one = None if isinstance(step, str) else estimate_nodes(nodes, step, iterations, failures, prices)
+        one = None if isinstance(step, str) else estimate_nodes(nodes, step, iterations, failures, watts, price)
         if isinstance(step, str):
             impossible[nodes] = step
         elif one is None:

@@ -27,14 +27,6 @@ class HandStage:
         return {name: frozenset([value]) for name, value in given.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class HandSchedule:
-    """`schedule` is None where some batch cannot run at all; `passed_over`: stages that never run, and why."""
-
-    schedule: RampSchedule | None
-    passed_over: tuple[str, ...]
-
-
 def parse_stages(text: str) -> tuple[HandStage, ...]:
     """'16:32:1,16:64:2' or, with tp and pp, '16:32:1:1:2'."""
     stages = []
@@ -58,10 +50,13 @@ def cost_hand_schedule(
     schedule_for: Callable[[HandStage, Sequence[Phase]], RampSchedule | None],
     why_not: Callable[[HandStage, int], str],
     switch_hours: float,
-) -> HandSchedule:
-    """A stage runs from its batch to the next one's, in the best layout it allows (`schedule_for`). A stage that has no
+) -> tuple[RampSchedule | None, tuple[str, ...]]:
+    """The schedule, None where some batch cannot run at all; and the stages that never run, with the reason.
+
+    A stage runs from its batch to the next one's, in the best layout it allows (`schedule_for`). A stage that has no
     layout for all batches on the way is passed over, and the one before it continues. `why_not`: why it cannot run a
-    batch."""
+    batch.
+    """
     passed_over, stretches, end = list[str](), list[Stretch](), len(run)
     for i, stage in reversed(list(enumerate(stages))):
         begin = 0 if i == 0 else next((n for n, phase in enumerate(run) if phase.batch >= stage.batch), end)
@@ -78,7 +73,7 @@ def cost_hand_schedule(
         stretches += unchanged.stretches
         end = begin
     whole = RampSchedule(tuple(reversed(stretches)), switch_hours) if end == 0 else None
-    return HandSchedule(whole, tuple(reversed(passed_over)))
+    return whole, tuple(reversed(passed_over))
 
 
 def ramp_loss(best: RampSchedule, other: RampSchedule) -> float:

@@ -131,8 +131,8 @@ def plan_ramp(
         return str(best_on(question.fixing(**stage.fixed()).replace(batch=Batch(size=batch)), stage.nodes))
 
     for text, stages in hands.items():
-        hand = cost_hand_schedule(stages, run, schedule_for, why_not, switch_hours)
-        others.append(OtherSchedule(text, hand.schedule, best, hand.passed_over, by_hand=True))
+        schedule, passed_over = cost_hand_schedule(stages, run, schedule_for, why_not, switch_hours)
+        others.append(OtherSchedule(text, schedule, best, passed_over, by_hand=True))
     return RampPlan(question, wanted, best, tuple(others))
 
 
