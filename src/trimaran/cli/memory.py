@@ -1,5 +1,6 @@
 """trimaran memory: the exact bytes of one rank of our own trainer, beside the cost model's prediction."""
 
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -59,12 +60,14 @@ def _measure(job: "Job", rank: int) -> dict[str, Any]:
     from trimaran.processes.command import need_torch
 
     need_torch("trimaran memory")
+    from trimaran.cli.progress import progress
     from trimaran.cost.columns import columns_of
     from trimaran.cost.memory import engine_context_bytes
     from trimaran.engine.memory.rank_memory import rank_memory
     from trimaran.planner.explain import number
 
-    measured = _with_progress_bar(rank_memory, job, rank)
+    with progress(every=inf) as update:
+        measured = rank_memory(job, rank, lambda share: update(share, 1.0, f"steps of rank {rank}"))
     predicted = _predicted(job.replace(trainer=job.trainer.replace(compiles=False).to_dict()), rank)
     compiled = sum(_predicted(job, rank).values())
     exact = {name: sum(measured.parts[part] for part in parts) for name, (_, parts) in ROWS.items()}
@@ -90,20 +93,6 @@ def _measure(job: "Job", rank: int) -> dict[str, Any]:
         "micro_batches": job.micro_batches,
         "micro_batches_run": measured.micro_batches,
     }
-
-
-def _with_progress_bar(function: Any, job: "Job", rank: int) -> Any:
-    """On stderr, where it is a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        return function(job, rank)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"Steps of rank {rank}", total=1.0)
-        return function(job, rank, lambda share: progress.update(task, completed=share))
 
 
 def _predicted(job: "Job", rank: int) -> dict[str, float]:

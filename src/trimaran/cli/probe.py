@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+from contextlib import nullcontext
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,6 @@ import typer
 from trimaran.cli.probe_compare import compare
 
 if TYPE_CHECKING:
-    from trimaran.probe.measure import OnProgress
     from trimaran.probe.result import ProbeResult
     from trimaran.spec import Cluster
 
@@ -69,6 +69,7 @@ def measure(
 
 def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
     """With processes of our own, or those that torchrun or SLURM started."""
+    from trimaran.cli.progress import progress
     from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
     from trimaran.spec import Mistake
     from trimaran.spec.files import load_model
@@ -97,26 +98,12 @@ def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
     ]
     options = ProbeOptions(measured_model, quick, " ".join(words))
     try:
-        return _with_progress_bar(
-            lambda on_progress: run_probe(count, options, on_progress, rendezvous), show=is_rank_0(os.environ)
-        )
+        with progress(every=inf) if is_rank_0(os.environ) else nullcontext(lambda *_: None) as update:
+            return run_probe(count, options, lambda what, share: update(share, 1.0, what), rendezvous)
     except ProbeFailed as failure:
         if str(failure):
             print(f"trimaran: {failure}", file=sys.stderr, flush=True)
         raise typer.Exit(failure.code) from None
-
-
-def _with_progress_bar(work: Callable[["OnProgress"], "ProbeResult | None"], show: bool) -> "ProbeResult | None":
-    """On stderr, where it is a terminal."""
-    if not show or not sys.stderr.isatty():
-        return work(lambda what, share: None)
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=1.0)
-        return work(lambda what, share: progress.update(task, description=what, completed=share))
 
 
 def _check_files(output: Path | None, plot: Path | None) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(every: float = 5.0) -> Iterator[Callable[[int, int, str], None]]:
+def progress(every: float = 5.0) -> Iterator[Callable[[float, float, str], None]]:
     """Gives update(done, total, text)."""
     if sys.stderr.isatty():
         from rich.console import Console
@@ -20,7 +20,7 @@ def progress(every: float = 5.0) -> Iterator[Callable[[int, int, str], None]]:
         return
     printed = time.monotonic()
 
-    def line(done: int, total: int, text: str) -> None:
+    def line(done: float, total: float, text: str) -> None:
         nonlocal printed
         if time.monotonic() - printed >= every:
             printed = time.monotonic()

@@ -4,7 +4,7 @@ Groups of one size run concurrently, as the tensor or data ranks of a layout do:
 of it each, as in training.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,7 +76,7 @@ def time_collective(watch: Stopwatch, groups: ConcurrentGroups, kind: Collective
     world = watch.world
     mine = next((group for group in groups.groups if world.rank in group), None)
     share = max(1, size // 4 // groups.size)  # fp32 elements of one rank's part
-    work = _no_partner if mine is None else WORK[kind](groups.group, mine, world, share)
+    work = _no_partner if mine is None else _work(kind, groups.group, mine, world, share)
     return CollectiveTiming(
         kind=kind,
         where=groups.where,
@@ -91,42 +91,23 @@ def _no_partner() -> None:
     """The work of a rank in no group."""
 
 
-def _all_reduce(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
-    whole = torch.zeros(share * len(mine), device=world.device)
-    return lambda: dist.all_reduce(whole, group=group)
-
-
-def _all_gather(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
+def _work(kind: CollectiveKind, group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
     part = torch.zeros(share, device=world.device)
     whole = torch.zeros(share * len(mine), device=world.device)
-    return lambda: all_gather(whole, part, group=group)
-
-
-def _reduce_scatter(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
-    part = torch.zeros(share, device=world.device)
-    whole = torch.zeros(share * len(mine), device=world.device)
-    return lambda: reduce_scatter(part, whole, group=group)
-
-
-def _send_and_receive(group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:
-    """A round trip, of which the caller takes half."""
-    whole = torch.zeros(share * len(mine), device=world.device)
+    if kind == "all-reduce":
+        return lambda: dist.all_reduce(whole, group=group)
+    if kind == "all-gather":
+        return lambda: all_gather(whole, part, group=group)
+    if kind == "reduce-scatter":
+        return lambda: reduce_scatter(part, whole, group=group)
     first, second = mine
 
     def send_first() -> None:
         dist.send(whole, second, group=group)
         dist.recv(whole, second, group=group)
 
-    def send_second() -> None:
+    def receive_first() -> None:
         dist.recv(whole, first, group=group)
         dist.send(whole, first, group=group)
 
-    return send_first if world.rank == first else send_second
-
-
-WORK: dict[CollectiveKind, Callable[[Any, tuple[int, ...], ProbeWorld, int], Work]] = {
-    "all-reduce": _all_reduce,
-    "all-gather": _all_gather,
-    "reduce-scatter": _reduce_scatter,
-    "send": _send_and_receive,
-}
+    return send_first if world.rank == first else receive_first  # a round trip, of which the caller takes half

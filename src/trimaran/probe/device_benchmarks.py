@@ -5,8 +5,7 @@ import time
 import torch
 import torch.nn.functional as F
 
-from trimaran.probe.gemm_shapes import GemmShape
-from trimaran.probe.result import AttentionTiming, GemmTiming, LaunchOverhead, MemoryTraffic
+from trimaran.probe.result import AttentionTiming, GemmShape, GemmTiming, LaunchOverhead, MemoryTraffic
 from trimaran.probe.timing import Stopwatch
 from trimaran.spec import Model
 from trimaran.spec.cluster import Precision
@@ -29,14 +28,7 @@ def time_gemm(watch: Stopwatch, shape: GemmShape) -> GemmTiming:
     weights = torch.randn(shape.columns, shape.inner, device=device).to(dtype)
     with torch.no_grad():
         seconds = watch.seconds(lambda: F.linear(inputs, weights))
-    return GemmTiming(
-        what=shape.what,
-        precision=shape.precision,
-        rows=shape.rows,
-        columns=shape.columns,
-        inner=shape.inner,
-        seconds=seconds,
-    )
+    return GemmTiming(**shape.model_dump(), seconds=seconds)
 
 
 def sustained_tflops(watch: Stopwatch, precision: Precision) -> float:

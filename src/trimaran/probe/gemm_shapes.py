@@ -1,7 +1,6 @@
 """Which GEMMs to measure: those of a Model under tensor parallelism, and a fine sweep of one dimension."""
 
-from dataclasses import dataclass
-
+from trimaran.probe.result import GemmShape
 from trimaran.spec import Model, presets
 from trimaran.spec.cluster import Precision
 
@@ -15,17 +14,8 @@ def default_model(cuda: bool) -> Model:
     return Model.of({"name": "small-gpt", "layers": 8, "hidden": 512, "heads": 8, "vocab": 8192, "seq_len": 256})
 
 
-@dataclass(frozen=True)
-class GemmShape:
-    what: str
-    rows: int
-    columns: int
-    inner: int
-    precision: Precision
-
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.rows * self.columns * self.inner
+def _shape(what: str, rows: int, columns: int, inner: int, precision: Precision) -> GemmShape:
+    return GemmShape(what=what, rows=rows, columns=columns, inner=inner, precision=precision)
 
 
 def layer_shapes(model: Model, tokens: int, tp: int, precision: Precision) -> list[GemmShape]:
@@ -39,7 +29,7 @@ def layer_shapes(model: Model, tokens: int, tp: int, precision: Precision) -> li
         "down": (model.hidden, model.ffn_hidden // tp),
         "head": (model.vocab_rows(tp) // tp, model.hidden),
     }
-    return [GemmShape(f"{name} tp {tp}", tokens, *sides, precision) for name, sides in gemms.items()]
+    return [_shape(f"{name} tp {tp}", tokens, *sides, precision) for name, sides in gemms.items()]
 
 
 def model_shapes(model: Model, precision: Precision, quick: bool) -> list[GemmShape]:
@@ -49,7 +39,7 @@ def model_shapes(model: Model, precision: Precision, quick: bool) -> list[GemmSh
     if quick:
         return [shape for shapes in one for shape in shapes]
     more = [layer_shapes(model, max(1, int(part * model.seq_len)), 1, precision) for part in (0.5, 2, 4)]
-    weights = [GemmShape(f"{s.what} weights", s.columns, s.inner, s.rows, precision) for s in one[0]]
+    weights = [_shape(f"{s.what} weights", s.columns, s.inner, s.rows, precision) for s in one[0]]
     return [shape for shapes in (*one, *more, weights) for shape in shapes]
 
 
@@ -57,7 +47,7 @@ def square_shapes(cuda: bool) -> list[GemmShape]:
     """Near the device's peak, in each precision."""
     sides = (4096, 8192) if cuda else (512, 1024)
     precisions: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
-    return [GemmShape("square", side, side, side, precision) for precision in precisions for side in sides]
+    return [_shape("square", side, side, side, precision) for precision in precisions for side in sides]
 
 
 def sweep_shapes(cuda: bool, precision: Precision, quick: bool) -> list[GemmShape]:
@@ -65,4 +55,4 @@ def sweep_shapes(cuda: bool, precision: Precision, quick: bool) -> list[GemmShap
     rows, inner, first, step, count = (2048, 4096, 1024, 128, 40) if cuda else (256, 256, 64, 32, 16)
     steps = range(0, count, 4 if quick else 1)
     columns = [first + i * step for i in steps] + [first + i * step + 1 for i in steps if i % 8 == 4]
-    return [GemmShape("sweep", rows, wide, inner, precision) for wide in sorted(columns)]
+    return [_shape("sweep", rows, wide, inner, precision) for wide in sorted(columns)]

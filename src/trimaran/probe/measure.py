@@ -20,11 +20,12 @@ from trimaran.probe.device_benchmarks import (
     time_attention,
     time_gemm,
 )
-from trimaran.probe.gemm_shapes import GemmShape, model_shapes, square_shapes, sweep_shapes
+from trimaran.probe.gemm_shapes import model_shapes, square_shapes, sweep_shapes
 from trimaran.probe.host import host_facts
 from trimaran.probe.result import (
     AttentionTiming,
     CollectiveTiming,
+    GemmShape,
     GemmTiming,
     LaunchOverhead,
     MemoryTraffic,

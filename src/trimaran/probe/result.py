@@ -10,7 +10,7 @@ from trimaran.spec.cluster import Precision
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
 
 
-class GemmTiming(Spec):
+class GemmShape(Spec):
     """rows x inner by inner x columns, as a linear layer computes it."""
 
     what: str  # 'square', 'sweep', or the model's layer and tensor ranks, such as 'qkv tp 2'
@@ -18,11 +18,14 @@ class GemmTiming(Spec):
     rows: PositiveInt
     columns: PositiveInt
     inner: PositiveInt
-    seconds: PositiveFloat
 
     @property
     def flops(self) -> float:
         return 2.0 * self.rows * self.columns * self.inner
+
+
+class GemmTiming(GemmShape):
+    seconds: PositiveFloat
 
     @property
     def tflops(self) -> float:

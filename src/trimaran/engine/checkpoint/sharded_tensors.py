@@ -83,13 +83,8 @@ class ShardSavePlanner(DefaultSavePlanner):
         return self.plan
 
     def _item(self, name: str, shard: Shard) -> WriteItem:
-        chunk = shard.chunk
-        properties = TensorProperties.create_from_tensor(self.state_dict[name])
-        return WriteItem(
-            index=MetadataIndex(name, chunk.offsets),
-            type=WriteItemType.SHARD,
-            tensor_data=TensorWriteData(chunk, properties, Size(shard.full)),
-        )
+        data = TensorWriteData(shard.chunk, TensorProperties(dtype=torch.float32), Size(shard.full))
+        return WriteItem(index=MetadataIndex(name, shard.chunk.offsets), type=WriteItemType.SHARD, tensor_data=data)
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
         return self.shards[index.fqn].without_padding(self.state_dict[index.fqn])

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 import yaml
-from torch import Size, Tensor
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from trimaran.data.source import check_data
 from trimaran.data.tokenizer import TOKENIZER_FILE
 from trimaran.engine.checkpoint.atomic_folder import atomic_folder, check_absent
 from trimaran.engine.checkpoint.checkpointer import STATE, TrainState
 from trimaran.engine.checkpoint.reader import full_shapes, single_process
+from trimaran.engine.checkpoint.sharded_tensors import Shard, ShardSavePlanner
 from trimaran.engine.hugging_face.folder import HfFolder
 from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Job, presets
@@ -77,20 +77,15 @@ def save(folder: HfFolder, step: Path, on_progress: OnProgress) -> None:
         dcp.save({}, storage_writer=writer, planner=StreamingSavePlanner(folder, on_progress), no_dist=True)
 
 
-class StreamingSavePlanner(dcp.DefaultSavePlanner):
+class StreamingSavePlanner(ShardSavePlanner):
     """Reads each weight when it is about to be written, so that they are never all in memory; moments are zero."""
 
     def __init__(self, folder: HfFolder, on_progress: OnProgress) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.folder, self.on_progress, self.done = folder, on_progress, 0
         self.shapes = full_shapes(folder.model)
         self.total = 4 * sum(map(prod, self.shapes.values())) * (1 + len(MOMENTS))
-
-    def create_local_plan(self) -> SavePlan:
-        self.plan = SavePlan(
-            [_item(f"{kind}/{name}", shape) for kind in ("weights", *MOMENTS) for name, shape in self.shapes.items()]
-        )
-        return self.plan
+        full = {name: Shard(shape, (0,) * len(shape), shape, writes=True) for name, shape in self.shapes.items()}
+        super().__init__({f"{kind}/{name}": shard for kind in ("weights", *MOMENTS) for name, shard in full.items()})
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
         kind, _, name = index.fqn.partition("/")
@@ -98,9 +93,3 @@ class StreamingSavePlanner(dcp.DefaultSavePlanner):
         self.done += 4 * prod(shape)
         self.on_progress(self.done, self.total)
         return self.folder.read(name) if kind == "weights" else torch.zeros(shape)
-
-
-def _item(name: str, shape: tuple[int, ...]) -> WriteItem:
-    chunk = ChunkStorageMetadata(Size([0] * len(shape)), Size(shape))
-    whole = TensorWriteData(chunk, TensorProperties(dtype=torch.float32), Size(shape))
-    return WriteItem(index=MetadataIndex(name, chunk.offsets), type=WriteItemType.SHARD, tensor_data=whole)
