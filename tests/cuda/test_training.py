@@ -11,8 +11,8 @@ from trimaran.cost.tensors import NamedTensor
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, local_tensors
 from trimaran.engine.checkpoint.sharded_tensors import dequantized
+from trimaran.engine.kernels.fp8 import transpose_copy
 from trimaran.engine.kernels.fused_adamw import FusedAdamW
-from trimaran.engine.kernels.transpose import transpose_copy
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.train import StopSignal, train_loop
 from trimaran.engine.metrics.reporter import MetricsReporter, PendingStep

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trimaran.engine.kernels.transpose import transpose_copy
 from trimaran.engine.parallel.tensor_parallel import all_gather, reduce_scatter
 from trimaran.spec import Mistake
 
@@ -54,12 +53,32 @@ def transpose(x: Fp8Tensor) -> Fp8Tensor:
     return Fp8Tensor(x.data.t().contiguous(), x.scale)
 
 
+@torch.library.custom_op("trimaran::transpose_copy", mutates_args=())
+def transpose_copy(x: Tensor) -> Tensor:
+    """x.t(), contiguous, as an operation of its own, which no compiler fuses with others: PyTorch's would write the
+    transpose of a norm's output from the kernel of the norm's backward pass, which works row by row: one byte here, one
+    there, 1.1 ms on an H200 for 67 MB. Our kernel works by tiles."""
+    return x.t().contiguous()
+
+
+@transpose_copy.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape[1], x.shape[0])
+
+
+@transpose_copy.register_kernel("cuda")
+def _(x: Tensor) -> Tensor:
+    from trimaran.engine.kernels.transpose_triton import transpose_copy_tiled  # Triton comes with CUDA builds only
+
+    return transpose_copy_tiled(x)
+
+
 class Fp8Matmul(torch.autograd.Function):
     """x @ weight.t() + bias, with forward and both backward GEMMs in fp8. Saved for the backward pass: x in fp8, and
     the weight as it is, which exists anyway; fp8 copies would be one per micro batch in flight, and whole under ZeRO 3.
 
     With a group, x is a shard of the tokens: it is quantized, then gathered, and only the shard is saved. `normed`: x
-    is the output of a norm, whose transpose needs a kernel of its own (engine.kernels.transpose)."""
+    is the output of a norm, whose transpose needs a kernel of its own: see `transpose_copy`."""
 
     @staticmethod
     def forward(

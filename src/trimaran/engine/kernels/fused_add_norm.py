@@ -15,10 +15,6 @@ from torch import Tensor, nn
 WIDEST = 8192  # a row lies in the registers of one program
 
 
-def can_fuse_add_norm(x: Tensor) -> bool:
-    return x.shape[-1] <= WIDEST
-
-
 def fused_add_norm(
     x: Tensor, y: Tensor | None, y_bias: Tensor | None, norm: nn.Module, consumers: int = 1
 ) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""A matrix of bytes transposed by tiles, in Triton."""
+"""A matrix of bytes transposed by tiles, in Triton: see fp8.py."""
 
 import torch
 import triton  # type: ignore[import-not-found,unused-ignore]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trimaran.engine.kernels.fused_add_norm import can_fuse_add_norm, fused_add_norm
+from trimaran.engine.kernels.fused_add_norm import WIDEST, fused_add_norm
 from trimaran.engine.kernels.mkl_warmup import warm_up_mkl
 from trimaran.engine.model.attention import Attention, Rotary, rotary_cos_sin
 from trimaran.engine.model.attention_mask import attention_mask
@@ -158,7 +158,7 @@ class Block(nn.Module):
         self.mlp = MLP(model, axis, fp8)
 
     def forward(self, x: Tensor, mask: Tensor | None, rotary: Rotary) -> Tensor:
-        if torch.compiler.is_compiling() and can_fuse_add_norm(x) and not self.attention.qkv.fp8:
+        if torch.compiler.is_compiling() and x.shape[-1] <= WIDEST and not self.attention.qkv.fp8:
             x, *normed = fused_add_norm(x, None, None, self.attention_norm, self.attention.consumers)
             out = self.attention.out
             y = F.linear(self.attention.context(normed, mask, rotary), out.weight)
