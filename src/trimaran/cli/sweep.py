@@ -46,11 +46,15 @@ def sweep(
     """
     from rich.console import Console
 
+    from trimaran.lab.choose import candidates, sweep_of_plan
     from trimaran.lab.harness import Budget, Harness
     from trimaran.lab.sweep_folder import attempts_of, exclusive, load_sweep_folder, start_sweep
     from trimaran.lab.view import SweepView
     from trimaran.ledger.store import Ledger, ledger_path
+    from trimaran.planner.plan import make_plan
+    from trimaran.planner.question import Question
     from trimaran.spec import Mistake
+    from trimaran.spec.files import load_sweep
 
     if what is None and not (resume and folder):
         raise Mistake("Which sweep? Name a file or a preset such as layouts; or --resume with --folder.")
@@ -59,7 +63,14 @@ def sweep(
         refused: list[Refused] = []
         started = load_sweep_folder(where)
     else:
-        requested, found, refused = _candidates(what or "", plan, on, gbs, top, nodes, fix, settings, place)
+        if plan:
+            if gbs is None:
+                raise Mistake("--plan needs the global batch: add --gbs, such as --gbs 16.")
+            requested = sweep_of_plan(make_plan(Question.of(what or "", on, gbs, nodes, fix=fix or ()), top))
+        else:
+            requested = load_sweep(what or "")
+        requested = _with_options(requested, settings, place)
+        found, refused = candidates(requested)
         where = folder or Path("sweeps") / requested.name
         if dry_run:
             _show(requested, found, refused, json)
@@ -82,38 +93,16 @@ def sweep(
     _conclude(harness, console, json)
 
 
-def _candidates(
-    what: str,
-    plan: bool,
-    on: str,
-    gbs: int | None,
-    top: int,
-    nodes: int | None,
-    fix: list[str] | None,
-    settings: list[str] | None,
-    place: str | None,
-) -> tuple["Sweep", "list[Candidate]", "list[Refused]"]:
-    from trimaran.lab.choose import candidates, sweep_of_plan
-    from trimaran.planner.plan import make_plan
-    from trimaran.planner.question import Question
-    from trimaran.spec import Mistake, Sweep
-    from trimaran.spec.files import load_sweep
+def _with_options(sweep: "Sweep", settings: list[str] | None, place: str | None) -> "Sweep":
+    from trimaran.spec import Sweep
     from trimaran.spec.settings import apply_settings
 
-    if plan:
-        if gbs is None:
-            raise Mistake("--plan needs the global batch: add --gbs, such as --gbs 16.")
-        made = sweep_of_plan(make_plan(Question.of(what, on, gbs, nodes, fix=fix or ()), top))
-    else:
-        made = load_sweep(what)
-    values = made.model_dump()
+    values = sweep.model_dump()
     if settings:
-        values["base"] = apply_settings(made.base, settings).model_dump()
+        values["base"] = apply_settings(sweep.base, settings).model_dump()
     if place:
         values["place"]["kind"] = place
-    made = Sweep.of(values, f"The sweep {made.name}")
-    found, refused = candidates(made)
-    return made, found, refused
+    return Sweep.of(values, f"The sweep {sweep.name}")
 
 
 def _show(requested: "Sweep", found: "list[Candidate]", refused: "list[Refused]", json: bool) -> None:
