@@ -13,7 +13,7 @@ from trimaran.lab import files
 from trimaran.lab.choose import Candidate
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Sweep, Trial
-from trimaran.spec.files import read_text, save
+from trimaran.spec.files import read_text, save, write_text
 from trimaran.spec.trial import Status
 
 SWEEP, NAME = "sweep.yaml", "sweep.json"
@@ -111,9 +111,7 @@ def last_attempt(sweep: Path, number: int) -> int:
 def write_candidates(sweep: Path, candidates: list[Candidate]) -> None:
     """Once, so that a resumed sweep has the same trials under the same numbers, whatever was learned meanwhile."""
     lines = [json.dumps({**vars(candidate), "job": candidate.job.to_dict()}) for candidate in candidates]
-    partial = sweep / f".{CANDIDATES}.partial"
-    partial.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    partial.replace(sweep / CANDIDATES)
+    write_text(sweep / CANDIDATES, "".join(f"{line}\n" for line in lines))
 
 
 def read_candidates(sweep: Path) -> list[Candidate]:
