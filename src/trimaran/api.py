@@ -198,13 +198,13 @@ def train(job: "str | Path | Job", steps: int | None = None, *, verbose: bool = 
     from trimaran.spec import Mistake
     from trimaran.spec.mistake import require_package
 
-    asked = load(job)
-    asked = asked if steps is None else asked.replace(steps=steps)
+    loaded = load(job)
+    loaded = loaded if steps is None else loaded.replace(steps=steps)
     require_package("torch", "trimaran.train", "train")
     lines = list[str]()
     with TemporaryDirectory() as folder:
         file, metrics = Path(folder, "job.yaml"), Path(folder, "metrics.jsonl")
-        asked.save(file)
+        loaded.save(file)
         # A process of its own: forking ranks from a notebook, which has threads, could leave their locks held for ever.
         command = [sys.executable, "-m", "trimaran.engine", str(file), "--metrics", str(metrics)]
         with subprocess.Popen(
@@ -230,4 +230,4 @@ def train(job: "str | Path | Job", steps: int | None = None, *, verbose: bool = 
         exit_codes.INTERRUPTED: "interrupted",
         exit_codes.NOT_FINITE: "nan",
     }
-    return TrainingRun(asked, status.get(code, "fail"), records, output)
+    return TrainingRun(loaded, status.get(code, "fail"), records, output)

@@ -17,9 +17,9 @@ def small_question() -> Question:
     return Question(presets.model("gpt-1b3"), cluster, trainer, Batch(size=16), "fp16")
 
 
-def jobs(asked: Question, nodes: int) -> Iterator[Job]:
+def jobs(question: Question, nodes: int) -> Iterator[Job]:
     """Every Job of exactly so many nodes that the rules allow and that fits."""
-    cluster = asked.cluster.replace(nodes=nodes)
+    cluster = question.cluster.replace(nodes=nodes)
     cuts = [(tp, pp) for tp in (1, 2, 4) for pp in (1, 2, 3, 4) if cluster.devices % (tp * pp) == 0]
     rest = itertools.product((1, 2, 4, 8, 16, 32), (0, 1, 2, 3), ("none", "full"), (False, True), ("even", "weighted"))
     for (tp, pp), (mbs, zero, recompute, sequence, split) in itertools.product(cuts, list(rest)):
@@ -38,13 +38,13 @@ def jobs(asked: Question, nodes: int) -> Iterator[Job]:
             }
         )
         job = Job.model_construct(
-            model=asked.model,
+            model=question.model,
             cluster=cluster,
-            trainer=asked.trainer,
+            trainer=question.trainer,
             layout=layout,
-            batch=asked.batch,
-            precision=asked.precision,
-            optimizer=asked.optimizer,
+            batch=question.batch,
+            precision=question.precision,
+            optimizer=question.optimizer,
         )
-        if not problems(job) and bool(predict(columns_of([job]), cluster, asked.trainer).fits[0]):
+        if not problems(job) and bool(predict(columns_of([job]), cluster, question.trainer).fits[0]):
             yield job

@@ -39,7 +39,7 @@ def says_something_new(layout: Layout) -> bool:
 
 
 def brute_force(question: Question) -> set[Layout]:
-    """Every combination of fields, each put to the rules as a Job of its own."""
+    """Every combination of fields, each checked by the rules as a Job of its own."""
     found = set()
     for nodes in range(1, question.cluster.nodes + 1):
         cluster = question.cluster.replace(nodes=nodes)
@@ -99,7 +99,7 @@ def test_candidates_are_exactly_what_a_loop_over_jobs_finds(trainer: str) -> Non
 
 
 def test_candidates_in_fp8_are_exactly_what_a_loop_over_jobs_finds() -> None:
-    """Of 48 channels tp 3 leaves 16 and tp 2 leaves 24, which is no multiple of 16; nor is one row of 24 tokens."""
+    """Of 48 channels tp 3 leaves 16 and tp 2 leaves 24, which is not a multiple of 16; nor is one row of 24 tokens."""
     h200 = presets.cluster("hgx-h200").replace(nodes=2, devices_per_node=6)
     question = small("trimaran", Batch(size=4), hidden=48, seq_len=24, layers=2).replace(cluster=h200, precision="fp8")
     candidates = listed(question)

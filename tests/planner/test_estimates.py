@@ -150,13 +150,13 @@ def test_other_sizes_are_a_mistake(text: str) -> None:
 
 def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
     """Against every layout of two small node counts, built one by one as Jobs and predicted one by one."""
-    asked = small_question()
-    found, without = estimate_each(asked, [1, 2], 10**9)
+    question = small_question()
+    found, without = estimate_each(question, [1, 2], 10**9)
     assert not without
     for one in found:
         by_job = {
             job.layout: float(predict(columns_of([job]), job.cluster, job.trainer).seconds[0])
-            for job in jobs(asked, one.nodes)
+            for job in jobs(question, one.nodes)
         }
         assert one.step.seconds == pytest.approx(min(by_job.values()))
         assert by_job[one.step.layout] == pytest.approx(one.step.seconds)
@@ -165,10 +165,10 @@ def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
 
 
 def test_a_number_of_nodes_that_cannot_run_says_why() -> None:
-    asked = small_question()
-    bloom = asked.replace(model=presets.model("bloom-176b"))
+    question = small_question()
+    bloom = question.replace(model=presets.model("bloom-176b"))
     found, without = estimate_each(bloom, [1], 10**9)
     assert not found
     assert "GiB" in without[1]
-    _, odd = estimate_each(asked, [37], 10**9)
+    _, odd = estimate_each(question, [37], 10**9)
     assert "37 nodes" in odd[37]

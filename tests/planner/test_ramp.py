@@ -92,13 +92,13 @@ def test_the_schedule_is_the_best_of_all_schedules(seed: int) -> None:
 
 def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
     """Every Job of 1 and 2 nodes built and predicted one by one, every schedule of three phases tried."""
-    asked = small_question()
+    question = small_question()
     run = [Phase(4, 0, 500), Phase(8, 2000, 60), Phase(16, 2480, 900)]
     switch_hours = 0.02
     tried: list[dict[tuple[int, Layout], float]] = []
     for phase in run:
-        able = [job for nodes in (1, 2) for job in jobs(asked.replace(batch=Batch(size=phase.batch)), nodes)]
-        hours = phase.iterations / 3600 * predict(columns_of(able), asked.cluster, asked.trainer).seconds
+        able = [job for nodes in (1, 2) for job in jobs(question.replace(batch=Batch(size=phase.batch)), nodes)]
+        hours = phase.iterations / 3600 * predict(columns_of(able), question.cluster, question.trainer).seconds
         tried.append({(job.cluster.nodes, job.layout): float(h) for job, h in zip(able, hours, strict=True)})
     number = {c: i for i, c in enumerate({c for hours in tried for c in hours})}
     ids = [np.array([number[c] for c in hours]) for hours in tried]
@@ -108,12 +108,12 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
         float((hours + later + switch_hours * (ids[1] != first)[:, None]).min())
         for first, hours in zip(ids[0], one, strict=True)
     )
-    found = best_schedule(run, options_for(asked, run, switch_hours), switch_hours)
+    found = best_schedule(run, options_for(question, run, switch_hours), switch_hours)
     assert found.hours == pytest.approx(every, rel=1e-6)
 
     common = set(tried[0]) & set(tried[1]) & set(tried[2])
     unchanged = best_unchanged(
-        asked.replace(batch=Batch(size=16, ramp=Ramp(start=4, increment=4, samples=1))), run, switch_hours
+        question.replace(batch=Batch(size=16, ramp=Ramp(start=4, increment=4, samples=1))), run, switch_hours
     )
     assert unchanged is not None
     assert len(unchanged.stretches) == 1
@@ -121,17 +121,17 @@ def test_real_layouts_are_scheduled_as_well_as_trying_every_schedule() -> None:
 
 
 def test_a_batch_that_nothing_divides_is_said() -> None:
-    asked = small_question()
-    eight = asked.replace(fixed={"dp": frozenset([8])})
+    question = small_question()
+    eight = question.replace(fixed={"dp": frozenset([8])})
     with pytest.raises(NoLayout, match="batch 4"):
         options_for(eight, [Phase(4, 0, 1)], 0.1)
     assert best_unchanged(eight, [Phase(4, 0, 1)], 0.1) is None
 
 
 def test_the_practical_search_keeps_what_the_user_fixed() -> None:
-    asked = small_question().replace(fixed={"tp": frozenset([16])})
-    assert practical_only(asked).fixed["tp"] == {16}
-    assert 64 not in practical_only(asked).fixed["mbs"]  # 64 x 2048 tokens
+    question = small_question().replace(fixed={"tp": frozenset([16])})
+    assert practical_only(question).fixed["tp"] == {16}
+    assert 64 not in practical_only(question).fixed["mbs"]  # 64 x 2048 tokens
 
 
 def test_dear_switches_are_not_made_and_free_ones_are() -> None:

@@ -13,14 +13,14 @@ A100 = presets.cluster("jean-zay-a100-80gb")
 V100 = presets.cluster("jean-zay-v100-32gb")
 
 
-def asked(model: str = "gpt3-175b", trainer: str = "trimaran", **more: object) -> Question:
+def question_about(model: str = "gpt3-175b", trainer: str = "trimaran", **more: object) -> Question:
     whole = {"cluster": A100, "precision": "bf16", "batch": make_batch(2048), **more}
     return Question(presets.model(model), trainer=presets.trainer(trainer), **whole)  # type: ignore[arg-type]
 
 
 def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
     """BigScience measured it: at TP 8 a width of 14400 leaves 1800 a device, and lost a quarter of the speed."""
-    question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
+    question = question_about("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
     shapes = rank_shapes(question, shapes_of_size(200e9, 250880, 2048, [14400, 13824, 14336], [64]), top=20)
     widths = [shaped.model.hidden for shaped in shapes]
     assert set(widths) == {14400, 13824, 14336}
@@ -36,7 +36,7 @@ def test_14400_is_slower_than_13824_and_14336_and_the_reason_is_said() -> None:
 
 def test_an_odd_head_dimension_is_slower() -> None:
     """The notes: 13824 with 128 heads, which are 108 wide, was about a third slower."""
-    question = asked("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
+    question = question_about("gpt-200b", "megatron-deepspeed-2022", precision="fp16", fixed=parse_fix(["tp=8"]))
     shapes = rank_shapes(
         question, shapes_of_size(200e9, 250880, 2048, [13824], [64, 128]), top=10, every_head_count=True
     )
@@ -62,7 +62,7 @@ def test_a_size_nothing_reaches_is_a_sentence() -> None:
 
 @pytest.mark.parametrize(("cluster", "precision"), [(A100, "bf16"), (V100, "fp16")])
 def test_the_fewest_nodes_for_175b_hold_its_states_and_one_node_less_does_not(cluster: object, precision: str) -> None:
-    fit = fewest_nodes(asked(cluster=cluster, precision=precision))
+    fit = fewest_nodes(question_about(cluster=cluster, precision=precision))
     used = fit.question.cluster
     # Weights, gradients and Adam's states are at least 16 bytes a parameter, whatever the layout.
     assert used.devices * used.device.memory_gib * 2**30 >= 16 * total_parameters(fit.question.model)
@@ -72,14 +72,14 @@ def test_the_fewest_nodes_for_175b_hold_its_states_and_one_node_less_does_not(cl
 
 
 def test_bigscience_ran_104b_on_32_nodes_of_v100_so_fewer_or_as_many_are_found() -> None:
-    fit = fewest_nodes(asked("gpt-104b-wide", "megatron-deepspeed-2022", cluster=V100, precision="fp16"))
+    fit = fewest_nodes(question_about("gpt-104b-wide", "megatron-deepspeed-2022", cluster=V100, precision="fp16"))
     assert fit.question.cluster.nodes <= 32
 
 
 def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> None:
     sizes = []
     for nodes in (1, 2, 4):
-        fit, too_large = largest_model(asked(cluster=with_nodes(A100, nodes)))
+        fit, too_large = largest_model(question_about(cluster=with_nodes(A100, nodes)))
         assert fit.best.memory_gib <= A100.device.memory_gib
         assert not len(search(fit.question.replace(model=too_large)))
         sizes.append(total_parameters(fit.question.model))
@@ -91,7 +91,7 @@ def test_the_largest_model_fits_the_next_does_not_and_more_nodes_hold_more() -> 
 def test_on_one_device_the_largest_model_is_found_to_a_layer() -> None:
     """An Adam in one pass keeps 16 bytes a parameter: the two and the gradient's two of bf16, and twelve of fp32."""
     one = presets.cluster("hgx-h200").replace(nodes=1, devices_per_node=1)
-    fit, too_large = largest_model(asked(cluster=one, optimizer="fused-adam", batch=make_batch(1)))
+    fit, too_large = largest_model(question_about(cluster=one, optimizer="fused-adam", batch=make_batch(1)))
     assert too_large.layers == fit.question.model.layers + 1
     room = (one.device.memory_gib - one.context_gib) * 2**30 / 16
     assert 0.9 * room < total_parameters(fit.question.model) < room < total_parameters(too_large) * 1.05
@@ -104,4 +104,4 @@ def test_the_aspect_of_gpt3_gives_gpt3() -> None:
 
 def test_a_number_of_nodes_nothing_fits_on_is_a_sentence() -> None:
     with pytest.raises(Mistake, match="No number of nodes up to 2 trains gpt3-175b: the smallest layout needs"):
-        fewest_nodes(asked(), most=2)
+        fewest_nodes(question_about(), most=2)

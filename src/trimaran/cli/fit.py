@@ -46,11 +46,11 @@ def fit(
     if not 0 < aspect < 1e5:
         raise Mistake(f"--aspect is {aspect:g}, but hidden over layers is a number above 0; GPT-3 has 128.")
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
-    asked = Question.of(model or "gpt-1b3", on, gbs, nodes, fix=fix or (), **options)
+    question = Question.of(model or "gpt-1b3", on, gbs, nodes, fix=fix or (), **options)
     if model:
-        _show(fewest_nodes(asked, nodes or MOST_NODES), None, json)
+        _show(fewest_nodes(question, nodes or MOST_NODES), None, json)
         return
-    like = asked.replace(model=asked.model.replace(vocab=vocab, seq_len=seq))
+    like = question.replace(model=question.model.replace(vocab=vocab, seq_len=seq))
     _show(*largest_model(like, aspect), json)
 
 
@@ -59,8 +59,8 @@ def _show(found: "Plan", too_large: "Model | None", json: bool) -> None:
     from trimaran.cli.show import print_json
     from trimaran.cost.parameters import total_parameters
 
-    asked, best, model = found.question, found.best.row(), found.question.model
-    parameters, nodes = total_parameters(model), asked.cluster.nodes
+    question, best, model = found.question, found.best.row(), found.question.model
+    parameters, nodes = total_parameters(model), question.cluster.nodes
     if json:
         answer: dict[str, Any] = {
             "model": {"name": model.name, "layers": model.layers, "hidden": model.hidden, "heads": model.heads},
@@ -73,7 +73,7 @@ def _show(found: "Plan", too_large: "Model | None", json: bool) -> None:
             answer["too_large"] = {"name": too_large.name, "parameters": total_parameters(too_large)}
         print_json(answer)
         return
-    where = f"{nodes} {'node' if nodes == 1 else 'nodes'} of {asked.cluster.name}"
+    where = f"{nodes} {'node' if nodes == 1 else 'nodes'} of {question.cluster.name}"
     if too_large is None:
         print(f"{model.name} ({parameters / 1e9:.4g}B) needs at least {where}.")
     else:
@@ -82,6 +82,6 @@ def _show(found: "Plan", too_large: "Model | None", json: bool) -> None:
             f" ({model.heads} heads of {model.head_dim}): {parameters / 1e9:.4g}B parameters."
             f" {too_large.layers} x {too_large.hidden} ({total_parameters(too_large) / 1e9:.4g}B) does not fit."
         )
-    print(f"There it trains {best['tokens_per_second']:,.0f} tokens per second, a batch of {asked.batch.size}.")
-    title = f"The fastest layouts there, {asked.trainer.name}, {asked.precision}, {asked.optimizer}"
+    print(f"There it trains {best['tokens_per_second']:,.0f} tokens per second, a batch of {question.batch.size}.")
+    title = f"The fastest layouts there, {question.trainer.name}, {question.precision}, {question.optimizer}"
     print_layouts(title, [each.cells() for each in found])

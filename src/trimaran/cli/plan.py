@@ -71,7 +71,7 @@ def plan(
     own = None
     if compare is not None:
         own = _own_job(compare, on, given)
-        asked = Question.of_job(own, nodes, fix or ())
+        question = Question.of_job(own, nodes, fix or ())
     else:
         for value, name, what in (
             (model, "MODEL", "the model"),
@@ -81,8 +81,8 @@ def plan(
             if not value and value != 0:
                 raise Mistake(f"{name} is missing: {what} to plan for. Or name a job of yours with --compare.")
         options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
-        asked = Question.of(model, on, gbs or 0, nodes, ramp=ramp, fix=fix or (), **options)
-    made = make_plan(asked, top, objective, variants)
+        question = Question.of(model, on, gbs or 0, nodes, ramp=ramp, fix=fix or (), **options)
+    made = make_plan(question, top, objective, variants)
     if not made:
         raise Mistake(made.impossible)
     if save is not None:

@@ -43,8 +43,8 @@ def ramp(
     if not ramp.strip():
         raise Mistake("--ramp is empty, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625.")
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
-    asked = Question.of(model, on, gbs, nodes, ramp=ramp, fix=fix or (), **options)
-    planned = plan_ramp(asked, tokens, switch_minutes, compare or (), _progress)
+    question = Question.of(model, on, gbs, nodes, ramp=ramp, fix=fix or (), **options)
+    planned = plan_ramp(question, tokens, switch_minutes, compare or (), _progress)
     if json:
         print_json(planned.to_dict())
     else:
@@ -67,12 +67,12 @@ def _print(planned: "RampPlan") -> None:
     from trimaran.cli.show import print_table
     from trimaran.planner.tables import short_layout
 
-    asked, best = planned.question, planned.best
+    question, best = planned.question, planned.best
     stretches = list(best.starts())
     count = len(stretches) - 1
     switches = f"{count or 'no'} switch{'' if count == 1 else 'es'} of {best.switch_hours * 60:g} minutes"
     print_table(
-        f"{asked.model.name} on at most {asked.cluster.nodes} nodes of {asked.cluster.name}:"
+        f"{question.model.name} on at most {question.cluster.nodes} nodes of {question.cluster.name}:"
         f" {planned.tokens / 1e9:g}B tokens in {best.hours:.4g} hours, {best.node_hours:,.0f} node-hours, {switches}",
         ("from sample", "from hour", "batch", "nodes", "mbs", "layout", "sec/it", "bubble", "hours"),
         [

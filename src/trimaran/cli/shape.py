@@ -54,10 +54,10 @@ def shape(
             raise Mistake(f"{name} is {min(values)}, but it counts something, so it is at least 1.")
     fixed = [*(fix or []), *([f"tp={tp}"] if tp is not None else [])]
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
-    asked = Question.of("gpt-1b3", on, gbs, nodes, fix=fixed, **options)
+    question = Question.of("gpt-1b3", on, gbs, nodes, fix=fixed, **options)
     shapes = shapes_of_size(_size(params), vocab, seq, hidden or (), heads or (), layers or ())
     with Console(stderr=True).status(f"looking at {len(shapes)} shapes"):
-        found = rank_shapes(asked, shapes, top, every_head_count=bool(heads))
+        found = rank_shapes(question, shapes, top, every_head_count=bool(heads))
     if json:
         from trimaran.cli.show import print_json
 
@@ -104,7 +104,7 @@ def _record(shaped: "RankedShape", best: "RankedShape") -> dict[str, Any]:
 def _print(found: "list[RankedShape]") -> None:
     from trimaran.cli.show import console, table
 
-    asked, rows = found[0].best.question, []
+    question, rows = found[0].best.question, []
     for shaped in found:
         model, layout = shaped.model, shaped.best.layout
         rows.append(
@@ -120,8 +120,8 @@ def _print(found: "list[RankedShape]") -> None:
         )
     header = ["Size", "Layers", "Hidden", "Heads", "DP", "TP", "PP", "MBS", "Mem", "Sec/it", "s per 1e9", ""]
     title = (
-        f"Shapes on up to {asked.cluster.nodes} nodes of {asked.cluster.name}, {asked.trainer.name}, batch"
-        f" {asked.batch.size}: by seconds per iteration and parameter"
+        f"Shapes on up to {question.cluster.nodes} nodes of {question.cluster.name}, {question.trainer.name}, batch"
+        f" {question.batch.size}: by seconds per iteration and parameter"
     )
     out = console()
     out.print(table(title, header, rows, left=()))

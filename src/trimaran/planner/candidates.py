@@ -106,16 +106,16 @@ def cuts_excluded(question: Question) -> dict[str, int]:
     tps = [tp for tp in range(1, min(model.heads, question.cluster.devices) + 1) if question.allows("tp", tp)]
     pps = [pp for pp in range(1, min(model.layers + 2, question.cluster.devices) + 1) if question.allows("pp", pp)]
     good_tps, good_pps = [tp for tp in tps if tp in widths], [pp for pp in pps if pp in depths]
-    everything, cut, piped = (
-        _cut_count(question, a, b, None) for a, b in ((tps, pps), (good_tps, pps), (good_tps, good_pps))
-    )
-    dealt = _cut_count(question, good_tps, good_pps, divisors(reduce(gcd, question.batch.sizes())))
+    all_cuts = _cut_count(question, tps, pps, None)
+    with_tp = _cut_count(question, good_tps, pps, None)
+    with_pp = _cut_count(question, good_tps, good_pps, None)
+    with_dp = _cut_count(question, good_tps, good_pps, divisors(reduce(gcd, question.batch.sizes())))
     multiple = _multiple(question)
     narrow = f", or not into multiples of {multiple}" if multiple > 1 else ""
     return {
-        f"tp cuts the heads, MLP or vocabulary unevenly{narrow}": everything - cut,
-        "the layers make no such pipeline": cut - piped,
-        "dp does not divide the batch": piped - dealt,
+        f"tp cuts the heads, MLP or vocabulary unevenly{narrow}": all_cuts - with_tp,
+        "the layers make no such pipeline": with_tp - with_pp,
+        "dp does not divide the batch": with_pp - with_dp,
     }
 
 
@@ -180,27 +180,27 @@ def divisors(number: int) -> list[int]:
 
 
 def _pipelines(question: Question) -> Iterator[PipelineCut]:
-    model, trainer, fixed = question.model, question.trainer, question.allows
-    without_pipeline = [s for s in ("1f1b", "gpipe", "zero-bubble") if s in trainer.schedules and fixed("schedule", s)]
-    if without_pipeline and fixed("pp", 1) and fixed("virtual_stages", 1):
-        yield PipelineCut(1, 1, SCHEDULE[without_pipeline[0]], not fixed("split", "even"), model.layers)
+    model, trainer, allows = question.model, question.trainer, question.allows
+    without_pipeline = [s for s in ("1f1b", "gpipe", "zero-bubble") if s in trainer.schedules and allows("schedule", s)]
+    if without_pipeline and allows("pp", 1) and allows("virtual_stages", 1):
+        yield PipelineCut(1, 1, SCHEDULE[without_pipeline[0]], not allows("split", "even"), model.layers)
     if model.tied_embeddings and not trainer.ties_embeddings_across_stages:
         return
     for pp in range(2, min(model.layers + 2, question.cluster.devices) + 1):
-        if not fixed("pp", pp):
+        if not allows("pp", pp):
             continue
         for virtual in range(1, (model.layers + 2) // pp + 1):
-            if not fixed("virtual_stages", virtual):
+            if not allows("virtual_stages", virtual):
                 continue
             stages = pp * virtual
             ceiling = costed_weighted_layers(model.layers, stages)
             splits = [(False, model.layers)] if model.layers % stages == 0 else []
             splits += [(True, ceiling)]
             for schedule in trainer.schedules:
-                if (schedule == "interleaved") != (virtual > 1) or not fixed("schedule", schedule):
+                if (schedule == "interleaved") != (virtual > 1) or not allows("schedule", schedule):
                     continue
                 for weighted, layers in splits:
-                    if fixed("split", "weighted" if weighted else "even"):
+                    if allows("split", "weighted" if weighted else "even"):
                         yield PipelineCut(pp, virtual, SCHEDULE[schedule], weighted, layers)
 
 
@@ -269,10 +269,10 @@ def _allowed(question: Question, micro: Array, cut: Array, zero: Array, sizes: A
     mbs, _, recompute = micro[:, :, None, None]
     pp, _, schedule, _, _, dp = cut[:, None, :, None]
     divides = common % (dp * mbs) == 0
-    two_halves = schedule == ScheduleCode.ZERO_BUBBLE
+    zero_bubble = schedule == ScheduleCode.ZERO_BUBBLE
     runs = divides & _runs(question, dp * mbs, pp, schedule, sizes)
-    runs &= ~(two_halves & (recompute != RecomputeCode.NONE))
-    return divides, runs & _shards(question, pp, dp, zero) & ~(two_halves & (zero == 3))
+    runs &= ~(zero_bubble & (recompute != RecomputeCode.NONE))
+    return divides, runs & _shards(question, pp, dp, zero) & ~(zero_bubble & (zero == 3))
 
 
 def _runs(question: Question, unit: Array, pp: Array, schedule: Array, sizes: Array) -> Any:
@@ -284,13 +284,13 @@ def _runs(question: Question, unit: Array, pp: Array, schedule: Array, sizes: Ar
         runs &= ~needs_many | (sizes.min() // unit >= pp) | (pp == 1)
     even_rounds = trainer.interleaved_micro_batches == "even-rounds"
     in_rounds = (ScheduleCode.INTERLEAVED, ScheduleCode.ZERO_BUBBLE) if even_rounds else (ScheduleCode.INTERLEAVED,)
-    dealt = np.isin(schedule, in_rounds)
-    if not dealt.any():
+    needs_rounds = np.isin(schedule, in_rounds)
+    if not needs_rounds.any():
         return runs
     for size in sizes:
         count = size // unit
-        deals = count % np.maximum(1, count // pp) == 0 if even_rounds else count % pp == 0
-        runs &= ~dealt | deals | (pp == 1)
+        fills = count % np.maximum(1, count // pp) == 0 if even_rounds else count % pp == 0
+        runs &= ~needs_rounds | fills | (pp == 1)
     return runs
 
 

@@ -107,10 +107,11 @@ class Estimate:
 
     @property
     def title(self) -> str:
-        asked = self.question
+        question = self.question
         return (
-            f"{asked.model.name} on {asked.cluster.name}: {self.tokens / 1e9:g}B tokens in"
-            f" {self.nodes[0].iterations:,} steps of {asked.batch.size}, by {asked.trainer.name} in {asked.precision}"
+            f"{question.model.name} on {question.cluster.name}: {self.tokens / 1e9:g}B tokens in"
+            f" {self.nodes[0].iterations:,} steps of {question.batch.size}, by {question.trainer.name} in"
+            f" {question.precision}"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -123,13 +124,13 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """What `trimaran estimate --json` prints."""
-        asked = self.question
+        question = self.question
         return {
-            "model": asked.model.name,
-            "cluster": asked.cluster.name,
-            "trainer": asked.trainer.name,
-            "precision": asked.precision,
-            "gbs": asked.batch.size,
+            "model": question.model.name,
+            "cluster": question.cluster.name,
+            "trainer": question.trainer.name,
+            "precision": question.precision,
+            "gbs": question.batch.size,
             "tokens": self.tokens,
             "estimates": self.rows(),
             "impossible": [{"nodes": nodes, "why": why} for nodes, why in self.impossible.items()],
@@ -151,7 +152,7 @@ class Estimate:
 
 
 def iterations_for(tokens: int, batch: int, seq_len: int) -> int:
-    """Whole iterations, so at least the tokens asked for."""
+    """Whole iterations, so at least these tokens."""
     return -(-tokens // (batch * seq_len))
 
 

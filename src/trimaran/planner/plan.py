@@ -75,24 +75,24 @@ class RankedLayout:
 
     def row(self) -> dict[str, Any]:
         """The layout's fields and what it is predicted to cost, as `trimaran plan --json` has them."""
-        asked, layout = self.question, self.layout
-        step = TrainingStep(asked.model, asked.batch.size, layout.tp, layout.recompute)
+        question, layout = self.question, self.layout
+        step = TrainingStep(question.model, question.batch.size, layout.tp, layout.recompute)
         tokens_per_second = step.tokens / self.seconds
-        flops = FORMULAS[asked.trainer.prints](step)
+        flops = FORMULAS[question.trainer.prints](step)
         return {
             "rank": self.rank,
             "nodes": self.nodes,
             "devices": self.devices,
             **layout.to_dict(),
-            "gbs": asked.batch.size,
-            "micro_batches": asked.batch.size // (layout.dp * layout.micro_batch),
+            "gbs": question.batch.size,
+            "micro_batches": question.batch.size // (layout.dp * layout.micro_batch),
             "seconds": self.seconds,
             "seconds_low": self.seconds_low,
             "seconds_high": self.seconds_high,
             "uncertain_most_about": self.uncertain_most_about,
             "memory_gib": self.memory_gib,
             "tflops": float(tflops_per_device(flops, self.seconds, layout.devices)),
-            "tflops_formula": asked.trainer.prints,
+            "tflops_formula": question.trainer.prints,
             "tokens_per_second": tokens_per_second,
             "tokens_per_device_hour": tokens_per_second * 3600 / layout.devices,
             "bubble": self.bubble,
@@ -194,10 +194,10 @@ class Plan:
 
     @property
     def title(self) -> str:
-        asked = self.question
+        question, cluster = self.question, self.question.cluster
         return (
-            f"{asked.model.name} on up to {asked.cluster.nodes} nodes of {asked.cluster.name}, {asked.trainer.name},"
-            f" {asked.precision}, {asked.optimizer}: best in {BEST_IN[self.objective]}"
+            f"{question.model.name} on up to {cluster.nodes} nodes of {cluster.name}, {question.trainer.name},"
+            f" {question.precision}, {question.optimizer}: best in {BEST_IN[self.objective]}"
         )
 
     @property

@@ -78,14 +78,14 @@ class RampPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """What `trimaran ramp --json` prints."""
-        asked = self.question
+        question = self.question
         return {
-            "model": asked.model.name,
-            "cluster": asked.cluster.name,
-            "trainer": asked.trainer.name,
-            "precision": asked.precision,
-            "batch": asked.batch.to_dict(),
-            "most_nodes": asked.cluster.nodes,
+            "model": question.model.name,
+            "cluster": question.cluster.name,
+            "trainer": question.trainer.name,
+            "precision": question.precision,
+            "batch": question.batch.to_dict(),
+            "most_nodes": question.cluster.nodes,
             "tokens": self.tokens,
             "switch_minutes": self.best.switch_hours * 60,
             "hours": self.best.hours,

@@ -93,7 +93,7 @@ def rank_shapes(
     """The `top` shapes by seconds per iteration and parameter.
 
     All are ranked with common layouts, then the best with every layout. Of one width and depth only the best number of
-    heads is kept, unless every one is asked for; where it makes no difference, the one with the usual head dimension.
+    heads is kept, unless every one is wanted; where it makes no difference, the one with the usual head dimension.
     """
     first: dict[tuple[int, ...], tuple[float, int, Model]] = {}
     for model in shapes:
@@ -105,9 +105,9 @@ def rank_shapes(
             first[key] = min(first.get(key, entry), entry, key=lambda entry: entry[:2])
     ranked = []
     for _, _, model in sorted(first.values(), key=lambda entry: entry[:2])[: top + SPARE]:
-        asked = question.replace(model=model)
-        found = search(asked, keep=1).take(slice(1))
-        (best,) = ranked_layouts(asked, found)
+        with_shape = question.replace(model=model)
+        found = search(with_shape, keep=1).take(slice(1))
+        (best,) = ranked_layouts(with_shape, found)
         ranked.append(RankedShape(best, total_parameters(model), _reasons(best, found.rows)))
     if not ranked:
         raise Mistake(
@@ -190,7 +190,7 @@ def _head_counts(hidden: int) -> list[int]:
 
 
 def _depths(one: Model, target: float) -> list[int]:
-    """Even depths near the target: multiples of 4, alone or with embedding and head counted as layers."""
+    """Even depths near the target where some exist: pipelines divide them, or them and embedding and head."""
     layer = int(layer_parameters(one))
     rest = total_parameters(one) - layer
     low, high = ((target * (1 + side * TOLERANCE) - rest) / layer for side in (-1, 1))
