@@ -178,7 +178,7 @@ def test_only_training_and_probing_may_import_torch() -> None:
         "rooms = [room for room in pkgutil.iter_modules(trimaran.__path__) if room.name not in ('engine', 'probe')]\n"
         "for room in rooms:\n"
         "    package = importlib.import_module(f'trimaran.{room.name}')\n"
-        "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "    for module in pkgutil.walk_packages(getattr(package, '__path__', []), package.__name__ + '.'):\n"
         "        if not module.name.endswith('__main__'):\n"
         "            importlib.import_module(module.name)\n"
         "assert 'trimaran.ledger.audit.rates' in sys.modules\n"

@@ -76,11 +76,11 @@ class Samples:
             return self.epochs[number]
         order = self.numbers[self._permutation(len(self.numbers), number, _DOCUMENTS)]
         ends = np.cumsum(self.dataset.starts[order + 1] - self.dataset.starts[order])
-        made = Epoch(order, ends, self._permutation(self.per_epoch, number, _SAMPLES))
-        self.epochs[number] = made
+        epoch = Epoch(order, ends, self._permutation(self.per_epoch, number, _SAMPLES))
+        self.epochs[number] = epoch
         while len(self.epochs) > EPOCHS_CACHED:
             self.epochs.popitem(last=False)
-        return made
+        return epoch
 
     def _permutation(self, count: int, epoch: int, what: int) -> npt.NDArray[np.integer]:
         bits = np.random.Philox(key=[self.seed % 2**64, epoch], counter=[0, 0, self.stream, what])

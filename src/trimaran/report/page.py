@@ -115,13 +115,13 @@ def _billions(size: str) -> float | None:
 
 def _filters(header: tuple[str, ...], rows: list[list[Cell]]) -> list[dict[str, Any]]:
     """Columns with a few different values, sorted as numbers."""
-    found = []
+    filters = []
     for name in FILTERED:
         column = header.index(name)
         values = {row[column].text: row[column].value or 0.0 for row in rows if row[column].text}
         if 1 < len(values) <= MOST_CHOICES:
-            found.append({"name": name, "column": column, "values": sorted(values, key=lambda v: (values[v], v))})
-    return found
+            filters.append({"name": name, "column": column, "values": sorted(values, key=lambda v: (values[v], v))})
+    return filters
 
 
 def _plan(campaign: Campaign) -> list[dict[str, Any]]:

@@ -57,9 +57,9 @@ class Job(Spec):
         from trimaran.spec.rules import problems
 
         trusted = bool(info.context and info.context.get("trusted"))
-        found = [] if trusted else problems(self)
-        if found:
-            raise ValueError(f"{found[0]}{suggest_change(self)}")
+        violations = [] if trusted else problems(self)
+        if violations:
+            raise ValueError(f"{violations[0]}{suggest_change(self)}")
         return self
 
     @property

@@ -152,23 +152,25 @@ RULES = (devices, batch, tensor_parallel, fp8_dims, stages, schedule, micro_batc
 
 def warnings(job: "Job") -> list[str]:
     """What is allowed but probably a mistake."""
-    layout, cluster, found = job.layout, job.cluster, []
+    layout, cluster, sentences = job.layout, job.cluster, []
     if cluster.nodes > 1 and cluster.devices_per_node % layout.tp:
-        found.append(
+        sentences.append(
             f"tp {layout.tp} does not fit into nodes of {cluster.devices_per_node} devices: every layer's"
             f" all-reduces cross the {cluster.between.name} ({cluster.between.gb_per_s:g} GB/s a node"
             f" instead of {cluster.inside.gb_per_s:g} a device)."
         )
     if layout.pp > 1 and layout.zero >= 2 and not job.trainer.zero_gradients_with_pipeline:
-        found.append(f"With a pipeline {job.trainer.name}'s ZeRO {layout.zero} shards no gradients: it acts as ZeRO 1.")
+        sentences.append(
+            f"With a pipeline {job.trainer.name}'s ZeRO {layout.zero} shards no gradients: it acts as ZeRO 1."
+        )
     if layout.zero and layout.dp == 1:
-        found.append(f"ZeRO {layout.zero} shards over dp, which is 1: it has no effect.")
+        sentences.append(f"ZeRO {layout.zero} shards over dp, which is 1: it has no effect.")
     units = [n + (i == 0) + (i == layout.stages - 1) for i, n in enumerate(job.stage_layers)]
     if layout.pp > 1 and layout.split == "weighted" and max(units) != min(units):
-        found.append(f"The weighted split is uneven: {min(units)} to {max(units)} units a stage.")
+        sentences.append(f"The weighted split is uneven: {min(units)} to {max(units)} units a stage.")
     if layout.pp > 1 and job.micro_batches < layout.pp:
-        found.append(f"{job.micro_batches} micro batches for {layout.pp} stages: most of the pipeline idles.")
-    return found
+        sentences.append(f"{job.micro_batches} micro batches for {layout.pp} stages: most of the pipeline idles.")
+    return sentences
 
 
 def _can_interleave(count: int, stages: int, rule: str) -> bool:
