@@ -1,4 +1,4 @@
-"""`trimaran memory` as a user calls it: the table, JSON, and what it says to mistakes."""
+"""`trimaran memory` as a user calls it: the table, JSON, and its error sentences."""
 
 import json
 import subprocess

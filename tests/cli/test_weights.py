@@ -47,15 +47,15 @@ def test_a_run_with_a_tokenizer_speaks_in_transformers_as_it_does_here(trimaran:
     ran = trimaran("weights", "export", "saved", "out", "--to", "hf")
     assert ran.code == 0, ran.err
     assert "GPT-2" in ran.out
-    speaks, theirs = AutoTokenizer.from_pretrained("out"), AutoModelForCausalLM.from_pretrained("out")
-    begin = speaks("Three", return_tensors="pt")
-    assert theirs.config.eos_token_id == speaks.eos_token_id == made.token_to_id("<|endoftext|>")
+    their_tokenizer, theirs = AutoTokenizer.from_pretrained("out"), AutoModelForCausalLM.from_pretrained("out")
+    begin = their_tokenizer("Three", return_tensors="pt")
+    assert theirs.config.eos_token_id == their_tokenizer.eos_token_id == made.token_to_id("<|endoftext|>")
     expected = theirs.generate(**begin, do_sample=False, max_new_tokens=9, pad_token_id=0)[0]
     for source in ("saved", "saved/step-00000000", "out"):
         asked = ("sample", source, "--prompt", "Three", "--temperature", 0, "--tokens", 9)
         answer = json.loads(trimaran(*asked, "--json").out)
         assert answer["prompt_tokens"] + answer["samples"][0]["tokens"] == expected.tolist()
-        assert answer["samples"][0]["text"] == speaks.decode(expected)
+        assert answer["samples"][0]["text"] == their_tokenizer.decode(expected)
         assert trimaran(*asked).out == answer["samples"][0]["text"] + "\n"
 
 

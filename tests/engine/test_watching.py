@@ -1,4 +1,4 @@
-"""What a run tells while it goes: time left, spikes, TensorBoard; and what it leaves when the loss is not finite."""
+"""What a run reports: time left, spikes, TensorBoard; and what it writes when the loss is not finite."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_a_loss_of_nan_stops_the_run_and_leaves_what_is_needed_to_do_it_again(
     np.testing.assert_array_equal(seen, expected)
 
 
-def test_without_the_option_such_steps_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_without_the_option_such_steps_are_counted_and_training_continues(tmp_path: Path) -> None:
     changes = ("--set", "recipe.learning_rate=1e25", "--set", "precision=fp32")
     code, _, _ = finished("tiny", "--steps", "4", *changes, "--metrics", str(tmp_path / "metrics.jsonl"))
     assert code == 0

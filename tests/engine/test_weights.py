@@ -1,4 +1,4 @@
-"""Weights taken to transformers and brought from there: the library itself says whether they are the same."""
+"""Weights exported to transformers and imported from there, compared by the library itself."""
 
 import json
 import signal
@@ -93,8 +93,8 @@ def test_sampling_without_chance_is_the_librarys_greedy_generation(name: str, tm
         torch.tensor([prompt]), attention_mask=torch.ones(1, 3), do_sample=False, max_new_tokens=count, pad_token_id=0
     )
     expected = theirs[0, len(prompt) :].tolist()
-    for held in (SavedCheckpoint(tmp_path / "saved"), HfFolder(tmp_path / "out")):
-        sampled = generate(load_model(held), prompt, SamplingOptions(temperature=0), seeded_generator(1))
+    for source in (SavedCheckpoint(tmp_path / "saved"), HfFolder(tmp_path / "out")):
+        sampled = generate(load_model(source), prompt, SamplingOptions(temperature=0), seeded_generator(1))
         assert [next(sampled) for _ in range(count)] == expected
 
 

@@ -103,9 +103,9 @@ def _predicted(job: "Job", rank: int) -> dict[str, float]:
     from trimaran.cost.memory import engine_memory
     from trimaran.cost.states import rank_states
 
-    pp, place = job.layout.pp, rank // (job.layout.dp * job.layout.tp)
-    stage = "first" if place == 0 else "last" if place == pp - 1 else "middle"
-    parts = engine_memory(columns_of([job]), job.cluster, job.trainer, stage, depth=float(pp - place))
+    pp, pp_rank = job.layout.pp, rank // (job.layout.dp * job.layout.tp)
+    stage = "first" if pp_rank == 0 else "last" if pp_rank == pp - 1 else "middle"
+    parts = engine_memory(columns_of([job]), job.cluster, job.trainer, stage, depth=float(pp - pp_rank))
     values = {name: float(np.ravel(getattr(parts, name))[0]) for name in ROWS}
     states = rank_states(job, rank)
     block_by_block = job.layout.zero == 3 and job.layout.dp > 1 and pp == 1
@@ -127,8 +127,8 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
     out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
     where = f"pp {answer['pp_rank']}, dp {answer['dp_rank']}, tp {answer['tp_rank']}"
-    held = " and ".join(_describe_stage(stage, job) for stage in answer["stages"])
-    out.print(f"Rank {answer['rank']} of {layout.devices} ({where}) holds {held}.\n", highlight=False)
+    stages = " and ".join(_describe_stage(stage, job) for stage in answer["stages"])
+    out.print(f"Rank {answer['rank']} of {layout.devices} ({where}) holds {stages}.\n", highlight=False)
     parts = answer["parts_bytes"]
     rows = [(name, *_cells(parts[name]["exact"], parts[name]["predicted"]), ROWS[name][0]) for name in ROWS]
     rows.append(("sum", *_cells(answer["peak_bytes"], answer["predicted_bytes"]), "the peak of a step"))

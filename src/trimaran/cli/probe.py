@@ -50,7 +50,7 @@ def measure(
     except Mistake:
         if is_rank_0(os.environ):
             raise
-        raise typer.Exit(2) from None  # rank 0 says it for all
+        raise typer.Exit(2) from None  # rank 0 prints it for all
     if measured is None:
         return
     from trimaran.learn.probed import probed_cluster

@@ -39,7 +39,7 @@ def compare(
     from trimaran.cli.show import print_json, print_table
     from trimaran.spec.files import load_cluster
 
-    old, new = _numbers(load_cluster(before)), _numbers(load_cluster(after))
+    old, new = _figures(load_cluster(before)), _figures(load_cluster(after))
     names = list(dict.fromkeys([*old, *new]))
     if json:
         print_json({name: _record(old.get(name), new.get(name)) for name in names})
@@ -50,19 +50,19 @@ def compare(
     print_table("Clusters", ("", before, after, "ratio"), rows)
 
 
-def _numbers(cluster: "Cluster") -> dict[str, float]:
+def _figures(cluster: "Cluster") -> dict[str, float]:
     """Every measured value by its name in the file."""
     device = cluster.device
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name in ("peak_tflops", "matmul_tflops"):
-        found |= {f"device.{name}.{precision}": value for precision, value in getattr(device, name).items()}
-    found |= {f"device.{name}": getattr(device, name) for name in ("memory_gib", "memory_gb_per_s", "units")}
-    for place in ("inside", "between"):
-        found |= {f"{place}.{name}": getattr(getattr(cluster, place), name) for name in ("gb_per_s", "latency_us")}
-    found |= {name: getattr(cluster, name) for name in ("nodes", "devices_per_node", "context_gib", "slack")}
+        values |= {f"device.{name}.{precision}": value for precision, value in getattr(device, name).items()}
+    values |= {f"device.{name}": getattr(device, name) for name in ("memory_gib", "memory_gb_per_s", "units")}
+    for link in ("inside", "between"):
+        values |= {f"{link}.{name}": getattr(getattr(cluster, link), name) for name in ("gb_per_s", "latency_us")}
+    values |= {name: getattr(cluster, name) for name in ("nodes", "devices_per_node", "context_gib", "slack")}
     if cluster.communicator_gib is not None:
-        found["communicator_gib"] = cluster.communicator_gib
-    return found | {f"constants.{name}": value for name, value in {**cluster.probed, **cluster.constants}.items()}
+        values["communicator_gib"] = cluster.communicator_gib
+    return values | {f"constants.{name}": value for name, value in {**cluster.probed, **cluster.constants}.items()}
 
 
 def _record(old: float | None, new: float | None) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def sample(
     weights, job, folders = open_weights(source)
     text_tokenizer = tokenizer_for(weights.model.vocab, job, folders, tokenizer, bytes_)
     begin = encode_prompt(prompt, text_tokenizer, weights.model.vocab)
-    with copying("reading") as tell:
-        stage = load_model(weights, tell)
+    with copying("reading") as on_progress:
+        stage = load_model(weights, on_progress)
     limit_threads(stage)
     options, generator = SamplingOptions(temperature, top_k), seeded_generator(seed)
     started, texts, generated = time.monotonic(), [], 0

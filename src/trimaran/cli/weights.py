@@ -41,8 +41,8 @@ def export(
     started = time.monotonic()
     saved = SavedCheckpoint(checkpoint)
     tokenizer = find_tokenizer(saved.job, (saved.path, saved.path.parent))
-    with copying("writing") as tell:
-        exported = export_to_hf(saved, out, dtype, int(shard_gib * GIB), tokenizer, tell)
+    with copying("writing") as on_progress:
+        exported = export_to_hf(saved, out, dtype, int(shard_gib * GIB), tokenizer, on_progress)
     seconds = time.monotonic() - started
     if json:
         from dataclasses import asdict
@@ -81,14 +81,14 @@ def import_(
     from trimaran.engine.hugging_face.importing import import_ as import_from_hf
 
     started = time.monotonic()
-    with copying("reading") as tell:
-        job = import_from_hf(folder, out, data, tell)
+    with copying("reading") as on_progress:
+        job = import_from_hf(folder, out, data, on_progress)
     seconds, parameters = time.monotonic() - started, int(total_parameters(job.model))
     if json:
         from trimaran.cli.show import print_json
 
-        found = {"folder": str(out), "job": str(out / JOB), "parameters": parameters, "seconds": round(seconds, 3)}
-        print_json({**found, "model": job.model.to_dict()})
+        summary = {"folder": str(out), "job": str(out / JOB), "parameters": parameters, "seconds": round(seconds, 3)}
+        print_json({**summary, "model": job.model.to_dict()})
         return
     print(f"{out}: {job.model.name}, {parameters / 1e6:,.1f} million parameters; {seconds:.1f} s.")
     if data is None:

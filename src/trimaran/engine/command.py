@@ -44,23 +44,24 @@ def train(
     from trimaran.spec.settings import apply_settings
 
     try:
-        asked = apply_settings(load_job(job), [*(settings or []), *([f"steps={steps}"] if steps is not None else [])])
-        need_our_trainer(asked)
-        rendezvous = find_rendezvous(os.environ, asked.layout.devices)
-        check_devices(asked)
-        check_data(asked)
-        check_writable(metrics, heartbeats, tensorboard, asked.saving.folder)
+        changes = [*(settings or []), *([f"steps={steps}"] if steps is not None else [])]
+        job_to_run = apply_settings(load_job(job), changes)
+        need_our_trainer(job_to_run)
+        rendezvous = find_rendezvous(os.environ, job_to_run.layout.devices)
+        check_devices(job_to_run)
+        check_data(job_to_run)
+        check_writable(metrics, heartbeats, tensorboard, job_to_run.saving.folder)
         if is_rank_0(os.environ):
-            print_prediction(asked)
+            print_prediction(job_to_run)
         need_torch("trimaran train")
         if tensorboard is not None:
             require_package("tensorboard", "--tensorboard", "tensorboard")
-        os.environ.update(asked.environment)
+        os.environ.update(job_to_run.environment)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise a lost rank prints a page of C++ frames
         from trimaran.engine.loop.train import TrainOptions, run
 
         options = TrainOptions(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan)
-        code = run(asked, options, rendezvous)
+        code = run(job_to_run, options, rendezvous)
     except Mistake:
         if is_rank_0(os.environ):
             raise
@@ -74,10 +75,10 @@ def check_devices(job: "Job") -> None:
 
     if job.cluster.is_local_cpu:
         return
-    wanted, machine = job.cluster.device, presets.cluster("here")
-    if machine.device.name != wanted.name:
+    device, machine = job.cluster.device, presets.cluster("here")
+    if machine.device.name != device.name:
         raise Mistake(
-            f"The job {job.name} is for {wanted.name}, but this machine has {machine.device.name};"
+            f"The job {job.name} is for {device.name}, but this machine has {machine.device.name};"
             " `--set cluster=here` makes it a job for this machine."
         )
     if job.cluster.nodes == 1 and job.layout.devices > machine.devices:

@@ -50,6 +50,7 @@ class Trainer:
         """`built`: weights that are allocated already; otherwise they are allocated and initialised here.
         `skip_not_finite`: a step whose loss or gradients are not finite updates no weights, as always in fp16."""
         self.job, self.world = job, world
+        # The stages of this rank, cut for tensor parallelism and sharded for ZeRO; compiled; put into the pipeline.
         self.weights = build_weights(job, world) if built is None else built
         if built is None:
             self.weights.materialize()

@@ -49,15 +49,15 @@ def _gpus() -> Cluster | None:
             " cluster file (`preset: hgx-h200` with `device`, `devices_per_node`, `nodes`, `inside` and `between`"
             " changed) and give that file instead of 'here'."
         )
-    cluster, seen = presets.cluster(KNOWN_GPUS[names[0]]), "nvidia-smi on this machine"
+    cluster, source = presets.cluster(KNOWN_GPUS[names[0]]), "nvidia-smi on this machine"
     device = cluster.device
     memory_gib = min(memory for _, memory in cards)
     return cluster.replace(
         name=presets.HERE,
         nodes=1,
         devices_per_node=len(cards),
-        device=device.replace(memory_gib=memory_gib, sources={**device.sources, "memory_gib": seen}).model_dump(),
-        sources={**cluster.sources, "nodes": "this machine", "devices_per_node": seen},
+        device=device.replace(memory_gib=memory_gib, sources={**device.sources, "memory_gib": source}).model_dump(),
+        sources={**cluster.sources, "nodes": "this machine", "devices_per_node": source},
     )
 
 

@@ -23,8 +23,8 @@ class LatencyBandwidth:
 def fit_latency_bandwidth(
     starts: Sequence[float], moved_bytes: Sequence[float], seconds: Sequence[float]
 ) -> LatencyBandwidth:
-    """Relative errors, otherwise the largest message dominates the fit; of logarithms, so that twice and half weigh
-    the same."""
+    """Relative errors, otherwise the largest message dominates the fit; of logarithms, so that twice and half
+    count the same."""
     measured, largest = np.asarray(seconds, float), float(np.max(moved_bytes))
     terms = np.column_stack([starts, np.asarray(moved_bytes, float) / largest])  # both unknowns in seconds
     start, _ = nnls(terms / measured[:, None], np.ones(len(measured)))

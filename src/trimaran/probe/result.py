@@ -115,7 +115,7 @@ class ProbeResult(Spec):
     device_memory_gib: PositiveFloat | None = None  # of a GPU
     precision: Precision  # of the model's GEMMs
     host: HostFacts
-    products: tuple[GemmTiming, ...]
+    products: tuple[GemmTiming, ...]  # GEMMs; the key is older than the word
     attention: tuple[AttentionTiming, ...]
     traffic: MemoryTraffic
     launches: LaunchOverhead

@@ -23,7 +23,7 @@ from trimaran.processes.exit_codes import DONE, INTERRUPTED, NOT_FINITE, RANK_FA
 from trimaran.processes.failure import RankFailure, failure_of
 from trimaran.processes.rendezvous import Rendezvous
 
-SECONDS_TO_EXPLAIN = 2.0  # after a first failure: the cause may be heard of after its consequences
+SECONDS_TO_EXPLAIN = 2.0  # after a first failure: the cause may arrive after its consequences
 HOST = "127.0.0.1"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -44,7 +44,7 @@ class Rank:
 @dataclass(frozen=True)
 class RunEnd:
     code: int
-    reason: str = ""  # a sentence for stderr; empty where there is nothing to say, or a rank has said it
+    reason: str = ""  # a sentence for stderr; empty where all went well, or a rank has printed it
 
 
 def run_ranks(
@@ -96,7 +96,7 @@ class ForkedRanks:
                 process.terminate() if self.interrupts == 1 else process.kill()
 
     def watch(self, receive: Receive) -> RunEnd:
-        """Wait for all ranks. At a failure end the others, and say what came first."""
+        """Wait for all ranks. At a failure end the others, and return what came first."""
         running = {pipe: rank for rank, pipe in enumerate(self.pipes)}
         failures: dict[int, RankFailure] = {}
         deadline = float("inf")
@@ -148,12 +148,12 @@ class ForkedRanks:
 
     def _end(self, failures: list[RankFailure]) -> RunEnd:
         codes = {process.exitcode for process in self.processes}
-        if INTERRUPTED in codes:  # a rank that ends so has said where
+        if INTERRUPTED in codes:  # a rank that ends so has printed after which iteration
             return RunEnd(INTERRUPTED)
         if self.interrupts:
             return RunEnd(INTERRUPTED, "interrupted before a step was done; nothing was saved by it.")
         if failures:
-            cause = min(failures, key=lambda failure: failure.is_consequence)  # of equals the first that was heard of
+            cause = min(failures, key=lambda failure: failure.is_consequence)  # of equals the first that arrived
             return RunEnd(cause.code, cause.sentence)
         return RunEnd(NOT_FINITE if NOT_FINITE in codes else DONE)
 
@@ -198,7 +198,7 @@ def _end_with_parent(alive: int) -> None:
 
 
 def _join(rendezvous: Rendezvous, main: Callable[[Rank], int], timeout: timedelta, receive: Receive) -> RunEnd:
-    """Be one rank of a run that somebody else started, and watches."""
+    """Be one rank of a run that torchrun or SLURM started, and watches."""
     import torch.distributed as dist
 
     os.environ.update(rendezvous.environment)

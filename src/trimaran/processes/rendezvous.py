@@ -14,7 +14,7 @@ FIRST_PORT, PORTS = 20000, 12000
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """One rank of a run that somebody else started, and where it meets the others."""
+    """One rank of a run that torchrun or SLURM started, and where it meets the others."""
 
     rank: int
     local_rank: int
@@ -36,15 +36,15 @@ class Rendezvous:
 
 def find_rendezvous(environment: Mapping[str, str], devices: int) -> Rendezvous | None:
     """None: this process was started by itself. Another world size than the layout's devices is a Mistake."""
-    place = _torchrun(environment) or _slurm(environment, devices)
-    if place is not None and place.world_size != devices:
+    found = _torchrun(environment) or _slurm(environment, devices)
+    if found is not None and found.world_size != devices:
         raise Mistake(
-            f"{place.world_size} processes were started, but dp x tp x pp = {devices};"
-            f" start {devices}, or change the layout so that it has {place.world_size} devices."
+            f"{found.world_size} processes were started, but dp x tp x pp = {devices};"
+            f" start {devices}, or change the layout so that it has {found.world_size} devices."
         )
-    if place is not None and place.world_size > 1:
-        _check_host(place.host)
-    return place
+    if found is not None and found.world_size > 1:
+        _check_host(found.host)
+    return found
 
 
 def _check_host(name: str) -> None:

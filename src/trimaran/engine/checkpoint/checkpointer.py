@@ -146,10 +146,10 @@ class Checkpointer:
 def check_model(saved: Model, ours: Model, path: Path) -> None:
     """Names and padding may differ, because they change no value."""
     for name in Model.model_fields:
-        was, wanted = getattr(saved, name), getattr(ours, name)
-        if was != wanted and name not in ("name", "source", "padded_vocab"):
+        was, now = getattr(saved, name), getattr(ours, name)
+        if was != now and name not in ("name", "source", "padded_vocab"):
             raise Mistake(
-                f"The checkpoint {path} is of another model: its {name} is {was}, the job's {wanted};"
+                f"The checkpoint {path} is of another model: its {name} is {was}, the job's {now};"
                 " give the job another saving.folder, or the model of the checkpoint."
             )
 
