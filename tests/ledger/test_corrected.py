@@ -13,7 +13,7 @@ from trimaran.ledger.audit.finding import Finding
 from trimaran.ledger.published import published
 from trimaran.ledger.reading import Reading, joined
 from trimaran.ledger.recognise import read_file
-from trimaran.ledger.store import Added, Ledger
+from trimaran.ledger.store import Added, Filter, Ledger
 from trimaran.report.gather import ledger_campaigns, published_campaigns
 from trimaran.spec import Trial
 
@@ -89,6 +89,16 @@ def test_ledger_report_and_learn_use_every_forced_correction(tmp_path: Path) -> 
     learned = {trial.corrects: (trial.setup, trial.outcome) for trial in used if trial.corrects}
     (impossible,) = [trial for trial in view.corrections if (trial.setup.pp or 0) > (trial.setup.layers or 0)]
     assert learned == {key: value for key, value in fixed.items() if key != impossible.corrects}  # 64 stages, 32 layers
+
+
+def test_filters_select_corrected_rows_and_all_rows_are_evidence(tmp_path: Path) -> None:
+    path = imported(tmp_path / "ledger.sqlite", notes())
+    with Ledger.read(path) as ledger:
+        everything = ledger.corrected()
+        for size in ("58B", "104B", "181B"):
+            view = ledger.corrected([Filter("size_label", "=", size)])
+            assert view.trials == tuple(t for t in everything.trials if t.setup.size_label == size)
+            assert view.findings == everything.findings
 
 
 def test_importing_again_adds_nothing_and_a_sentence_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:

@@ -16,6 +16,11 @@ from trimaran.ledger.schema import MIGRATIONS, migrate, version_of
 from trimaran.spec import Mistake
 
 
+def ledger_path(given: str | Path | None) -> Path:
+    """The ledger a command means: the one given, else $TRIMARAN_LEDGER, else trimaran.sqlite in this folder."""
+    return Path(given or os.environ.get("TRIMARAN_LEDGER") or "trimaran.sqlite").expanduser()
+
+
 @contextmanager
 def sentences(path: Path, undone: str = "") -> Iterator[None]:
     """Turn errors of SQLite and of the file system into a Mistake; `undone` says what did not happen."""

@@ -7,11 +7,10 @@ A file that is not a good ledger is refused with a validation_message and left a
 """
 
 import json
-import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import ValidationError
 
 from trimaran import __version__
-from trimaran.ledger.opening import closed_on_error, open_for_reading, open_for_writing, sentences
+from trimaran.ledger.opening import closed_on_error, ledger_path, open_for_reading, open_for_writing, sentences
 from trimaran.ledger.query import Filter, Value, column_list, operands, order_clause, where_clause
 from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
 from trimaran.ledger.schema import COLUMNS, row, transaction
@@ -38,11 +37,6 @@ _KEEP_COLUMNS = f"INSERT OR REPLACE INTO trials (number, {', '.join(COLUMNS)}) V
 _KEEP_DOCUMENT = "INSERT OR REPLACE INTO documents (number, document) VALUES (?, ?)"
 _REPLACED = "SELECT corrects FROM trials WHERE corrects IS NOT NULL"
 _STORED = "SELECT number, document FROM trials JOIN documents USING (number) WHERE id = ?"
-
-
-def ledger_path(given: str | Path | None) -> Path:
-    """The ledger a command means: the one given, else $TRIMARAN_LEDGER, else trimaran.sqlite in this folder."""
-    return Path(given or os.environ.get("TRIMARAN_LEDGER") or "trimaran.sqlite").expanduser()
 
 
 @dataclass(frozen=True)
@@ -174,15 +168,26 @@ class Ledger:
             remarks = tuple(self._remarks().values())
         return Reading(tuple(self.trials([Filter("corrects", "=", None)], order="source_line")), remarks=remarks)
 
+    def corrected(self, where: Sequence[Filter] = ()) -> "Corrected":
+        """The corrected view of the trials that match. All others are evidence for it too."""
+        from trimaran.ledger.audit import corrected
+
+        view = corrected(self.reading())
+        if not where:
+            return view
+        matching = {id_ for (id_,) in self.rows(("id",), where)}
+        stored = {id_ for (id_,) in self.rows(("id",), (Filter("corrects", "!=", None),))}
+        # A corrected trial must match itself; one that is not stored yet, after a kill, is found by the printed one.
+        trials = [t for t in view.trials if (t.id if t.id in stored else t.corrects or t.id) in matching]
+        return replace(view, trials=tuple(trials))
+
     def correct(self) -> "Corrected":
         """Audit everything, and keep a corrected trial beside each that has a forced correction.
 
         They replace earlier corrections, which further evidence may have changed. Done after every import, so that
         the ledger's columns hold the same corrected view that report, score and learn compute.
         """
-        from trimaran.ledger.audit import corrected
-
-        view = corrected(self.reading())
+        view = self.corrected()
         audited = {trial.corrects or trial.id for trial in view.trials}  # another process may add more meanwhile
         current = {trial.id for trial in view.corrections}
         with sentences(self.path, "nothing was corrected"), transaction(self._connection):

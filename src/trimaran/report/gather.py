@@ -10,7 +10,6 @@ from trimaran.learn.trials import possible_job
 from trimaran.ledger.audit import Corrected, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.query import Filter
-from trimaran.ledger.reading import Reading
 from trimaran.ledger.results import MODEL
 from trimaran.ledger.store import Ledger
 from trimaran.planner.plan import Plan, make_plan
@@ -34,10 +33,7 @@ def published_campaigns(on_progress: OnProgress) -> list[Campaign]:
 
 def ledger_campaigns(ledger: Ledger, where: Sequence[Filter], on_progress: OnProgress) -> list[Campaign]:
     on_progress("auditing the ledger")
-    view = corrected(ledger.reading())  # everything, since rows that the conditions exclude are evidence too
-    if where:
-        chosen = {id_ for (id_,) in ledger.rows(("id",), where)}
-        view = replace(view, trials=tuple(t for t in view.trials if chosen & {t.id, t.corrects}))
+    view = ledger.corrected(where)
     if not view.trials:
         raise Mistake(
             f"{ledger.path} holds no trial"
@@ -51,14 +47,14 @@ def ledger_campaigns(ledger: Ledger, where: Sequence[Filter], on_progress: OnPro
 def sweep_campaigns(folder: Path, ledger: Ledger, on_progress: OnProgress) -> list[Campaign]:
     """With the predictions made before each trial ran."""
     sweep = load_sweep_folder(folder)
-    trials = ledger.trials((Filter("source_table", "=", sweep.name),))
-    if not trials:
+    view = ledger.corrected((Filter("source_table", "=", sweep.name),))
+    if not view.trials:
         raise Mistake(f"{ledger.path} has no trial of the sweep in {folder}; name the ledger it ran with by --ledger.")
     before = {
         c.job.to_json(): TrialPrediction(c.seconds, c.low, c.high, c.memory_gib, c.fits) for c in sweep.candidates
     }
     commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
-    return _campaigns(corrected(Reading(tuple(trials))), commands, on_progress, before)
+    return _campaigns(view, commands, on_progress, before)
 
 
 def planned_campaigns(job: Job, on_progress: OnProgress) -> list[Campaign]:
