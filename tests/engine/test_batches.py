@@ -1,4 +1,4 @@
-"""What a step trains on: which samples, which tokens count, and that the layout has no say in it."""
+"""What a step trains on: which samples, and which tokens count, independent of the layout."""
 
 from typing import Any
 
@@ -47,14 +47,14 @@ def job(dp: int = 1, size: int = 12, seed: int = 1234, objective: str = "causal"
 
 
 def whole_batch(of: Job, consumed: int = 0) -> dict[str, Tensor]:
-    """The shares of all replicas, one after another."""
+    """The shares of all data-parallel ranks, concatenated."""
     source = Synthetic(of.model.vocab, SEQ, of.seed)
     shares = [batch(of, source, consumed, of.batch.size, rank, CPU) for rank in range(of.layout.dp)]
     return {name: torch.cat([share[name] for share in shares]) for name in shares[0]}
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_tokens_count_where_their_target_can_be_learnt(name: str) -> None:
+def test_tokens_have_weight_where_their_target_is_trained_on(name: str) -> None:
     """A target counts unless it begins another document, or lies in a prefix when the loss is on targets only."""
     of = job(**DATA[name])
     found, source = whole_batch(of, consumed=40), Synthetic(100, SEQ, of.seed)
@@ -73,7 +73,7 @@ def test_tokens_count_where_their_target_can_be_learnt(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in DATA if "apart" in name or "document" in name])
-def test_documents_apart_are_numbered_and_positions_restart(name: str) -> None:
+def test_separate_documents_are_numbered_and_positions_restart(name: str) -> None:
     of = job(**DATA[name])
     found, source = whole_batch(of), Synthetic(100, SEQ, of.seed)
     for row in range(of.batch.size):
@@ -82,13 +82,13 @@ def test_documents_apart_are_numbered_and_positions_restart(name: str) -> None:
         assert found["positions"][row].tolist() == [documents[:i].count(documents[i]) for i in range(SEQ)]
 
 
-def test_only_what_is_asked_for_is_in_a_batch() -> None:
-    """Without documents apart or a prefix attention is plainly causal, for which there are fused kernels."""
+def test_a_batch_has_only_the_tensors_that_the_job_needs() -> None:
+    """Without separate documents or a prefix, attention is causal, for which there are fused kernels."""
     assert whole_batch(job()).keys() == {"tokens", "targets", "token_weights"}
 
 
 @pytest.mark.parametrize("name", [name for name in DATA if "prefix" in name])
-def test_a_prefix_is_the_beginning_of_its_row_or_document_and_never_all_of_it(name: str) -> None:
+def test_a_prefix_begins_its_row_or_document_and_is_never_all_of_it(name: str) -> None:
     of = job(size=200, **DATA[name])
     found = whole_batch(of)
     shares = []
@@ -118,7 +118,7 @@ def test_a_step_has_the_same_rows_for_any_number_of_replicas(name: str, dp: int,
 
 @settings(max_examples=40)
 @given(st.sampled_from(list(DATA)), st.integers(0, 50), st.integers(1, 11))
-def test_a_step_goes_on_where_the_last_one_ended(name: str, consumed: int, step: int) -> None:
+def test_a_step_continues_after_the_samples_of_the_last(name: str, consumed: int, step: int) -> None:
     """Two steps of any size see the same samples as one, so a batch-size ramp-up skips and repeats nothing."""
     of = job(**DATA[name])
     source, whole = Synthetic(100, SEQ, of.seed), whole_batch(of, consumed)

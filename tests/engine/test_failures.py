@@ -22,7 +22,7 @@ def ended(process: Process) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("layout", ["layout.dp=2", "layout.pp=2", "layout.tp=2"])
-def test_a_killed_rank_ends_the_run_with_its_name(layout: str, tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_run_and_is_named(layout: str, tmp_path: Path) -> None:
     process = train("tiny", "--set", layout, *ENDLESS, "--heartbeats", str(tmp_path))
     until_iteration(process, 2)
     pids = rank_pids(tmp_path)
@@ -58,7 +58,7 @@ def test_a_signal_stops_all_ranks_after_the_same_step(number: int, tmp_path: Pat
 
 
 def test_out_of_memory_is_an_exit_code_of_its_own() -> None:
-    """The memory of the processes is limited for real; the allocator is refused."""
+    """By ulimit, so that the allocator really fails."""
     large = ("model.ffn_hidden=8192", "layout.micro_batch=512", "batch.size=1024", "layout.dp=2")
     settings = [word for setting in large for word in ("--set", setting)]
     code, _, err = finished("tiny", *settings, limit="-v 4000000")
@@ -80,7 +80,7 @@ def test_a_taken_port_is_named() -> None:
     assert f"port: {port}" in err
 
 
-def test_ranks_that_never_come_are_not_waited_for_longer_than_asked() -> None:
+def test_missing_ranks_are_waited_for_no_longer_than_the_patience() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -132,7 +132,7 @@ def test_a_mistake_is_a_sentence_before_any_process_starts(
     assert len(ran.err.splitlines()) == 1
 
 
-def test_only_rank_0_says_a_mistake_of_all(trimaran: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_prints_a_mistake_that_all_ranks_have(trimaran: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1234"}.items():
         monkeypatch.setenv(name, value)
     ran = trimaran("train", "tiny")

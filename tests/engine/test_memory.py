@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.engine.commands import ONE_THREAD
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
+from tests.engine.trainers import world_of
 from trimaran.cost.columns import columns_of
 from trimaran.cost.engine_memory import LIBRARY_BYTES
 from trimaran.cost.memory import stage_memory
 from trimaran.engine.memory.rank_memory import STEPS, TrackedTrainer, enough_micro_batches, rank_memory
 from trimaran.engine.memory.tracker import Tracker
-from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.parallel.zero import build_weights
 from trimaran.spec import Job, presets
 
@@ -33,26 +32,22 @@ REAL: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REAL)
-def test_fake_tensors_need_what_real_ones_do(pool: Pool, case: str) -> None:
+def test_fake_tensors_need_the_memory_of_real_ones(pool: Pool, case: str) -> None:
     model, layout, precision = REAL[case]
-    wide = model | {"hidden": 128, "seq_len": 64}  # so that a scalar more or less is nothing
+    wide = model | {"hidden": 128, "seq_len": 64}  # so that single scalars do not matter
     job = job_of(wide, layout, precision=precision, batch={"size": 8})
-    for rank, (peak, parts) in enumerate(pool.run(job.layout.devices, really, job)):
+    for rank, (peak, parts) in enumerate(pool.run(job.layout.devices, real_peak, job)):
         fake = rank_memory(job, rank)
-        # A send that is under way keeps its tensor, and a zero bubble waits for none of them.
+        # A send in flight holds its tensor, and a zero-bubble schedule waits for none of them.
         off = 0.02 if job.layout.schedule == "zero-bubble" else 0.01
         assert fake.peak == pytest.approx(peak, rel=off), f"rank {rank}: {fake.parts} instead of {parts}"
 
 
-def really(rank: int, job: Job) -> tuple[int, dict[str, int]]:
-    torch.set_num_threads(1)
-    cpu = torch.device("cpu")
-    alone = job.layout.devices == 1
-    world = World(job.layout, cpu) if alone else build_world(job.layout, job.model.tied_embeddings, cpu, rank)
-    tracker = Tracker()
-    measured = TrackedTrainer(job, world, build_weights(job, world), tracker)
+def real_peak(rank: int, job: Job) -> tuple[int, dict[str, int]]:
+    world, tracker = world_of(rank, job), Tracker()
+    tracked = TrackedTrainer(job, world, build_weights(job, world), tracker)
     for _ in range(STEPS):
-        measured.step()
+        tracked.step()
     return tracker.peak, tracker.peak_parts
 
 
@@ -66,7 +61,7 @@ def really(rank: int, job: Job) -> tuple[int, dict[str, int]]:
         ({"pp": 2, "schedule": "zero-bubble"}, 12),
     ],
 )
-def test_the_micro_batches_left_out_change_nothing(
+def test_the_micro_batches_left_out_do_not_change_the_peak(
     layout: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(GPT | {"hidden": 128}, layout, batch={"size": size})
@@ -99,10 +94,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"position": "rotary", "mlp": "swiglu", "norm": "rmsnorm", "tied_embeddings": False},
 }
 FIRST, ENDS, ALL = ("first",), ("first", "last"), ("first", "middle", "last")
-ADAMS = ("adam", "fused-adam", *(["adam-8bit"] if find_spec("torchao") else []))  # it is not on every GPU machine
+ADAMS = (
+    "adam",
+    "fused-adam",
+    *(["adam-8bit"] if find_spec("torchao") else []),
+)  # an optional dependency on GPU machines
 FUSED = {"optimizer": "fused-adam"}
 SELECTIVE_FP8 = {"recompute": "selective", "precision": "fp8"}
-# A shape, its layers, the stages looked at, the layout and the rest of the job.
+# A shape, its layers, the stages compared, the layout and the rest of the job.
 MODELLED: dict[str, tuple[str, int, tuple[str, ...], dict[str, Any]]] = {
     "gpt": ("gpt", 3, FIRST, {"micro_batch": 4}),
     "gpt one micro batch": ("gpt", 6, FIRST, {"micro_batch": 8, "micro_batches": 1}),
@@ -145,7 +144,7 @@ def case(
     values = {
         "model": model,
         "cluster": presets.cluster("hgx-h200").replace(nodes=1, devices_per_node=devices).model_dump(),
-        "trainer": presets.trainer("trimaran").replace(compiles=False).model_dump(),  # as the fake one runs
+        "trainer": presets.trainer("trimaran").replace(compiles=False).model_dump(),  # as on fake tensors
         "layout": layout,
         "batch": {"size": count * layout.get("dp", 1) * layout.get("micro_batch", 1)},
         "precision": precision,
@@ -155,81 +154,83 @@ def case(
 
 
 @pytest.mark.parametrize("name", MODELLED)
-def test_the_cost_model_is_near_the_exact_memory_of_our_engine(name: str) -> None:
-    """5 % are promised (docs/cost-model.md says how near it is)."""
+def test_the_cost_model_predicts_the_exact_memory_of_our_engine(name: str) -> None:
+    """Within 5 %, as docs/cost-model.md promises."""
     shape, layers, stages, rest = MODELLED[name]
     job = case(SHAPES[shape] | {"layers": layers}, **rest)
     for stage in stages:
         place = {"first": 0, "middle": 1, "last": job.layout.pp - 1}[stage]
         exact = rank_memory(job, place * job.layout.dp * job.layout.tp)
-        said = stage_memory(columns_of([job]), job.cluster, job.trainer, stage)
+        predicted = stage_memory(columns_of([job]), job.cluster, job.trainer, stage)
         parts = exact.parts
-        assert total(said) == pytest.approx(exact.peak, rel=0.05), (stage, parts, said)
+        assert total(predicted) == pytest.approx(exact.peak, rel=0.05), (stage, parts, predicted)
         near = {"rel": 0.05, "abs": 0.02 * exact.peak}  # a small part may be off by more than 5 % of itself
-        assert value(said.optimizer) == pytest.approx(parts["optimizer"] + parts["master"], **near)
-        if said.activations.any() and job.layout.zero < 3 and job.layout.schedule != "gpipe":
-            assert value(said.activations) == pytest.approx(parts["activations"], **near), stage
+        assert value(predicted.optimizer) == pytest.approx(parts["optimizer"] + parts["master"], **near)
+        if predicted.activations.any() and job.layout.zero < 3 and job.layout.schedule != "gpipe":
+            assert value(predicted.activations) == pytest.approx(parts["activations"], **near), stage
         if job.layout.zero < 3:
-            assert value(said.weights) == pytest.approx(parts["weights"], **near), stage
+            assert value(predicted.weights) == pytest.approx(parts["weights"], **near), stage
 
 
 @pytest.mark.parametrize("micro_batch", [2, 16], ids=["at the update", "at the first layer"])
 @pytest.mark.parametrize("optimizer", ADAMS)
 @pytest.mark.parametrize("shape", ["gpt", "llama"])
-def test_with_one_micro_batch_every_adam_is_known_nearer(shape: str, optimizer: str, micro_batch: int) -> None:
-    """What an update unpacks or takes roots of, and gradients that are not there yet when the first layer's are made,
-    of tied embeddings and of others."""
+def test_with_one_micro_batch_every_adam_is_predicted_within_1_percent(
+    shape: str, optimizer: str, micro_batch: int
+) -> None:
+    """Temporaries of the update, and gradients that do not exist yet when the first layer's backward pass runs; with
+    tied and untied embeddings."""
     model = SHAPES[shape] | {"layers": 6}
     job = case(model, micro_batches=1, micro_batch=micro_batch, recompute="full", optimizer=optimizer)
-    said = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
-    assert total(said) - LIBRARY_BYTES == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
+    predicted = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
+    assert total(predicted) - LIBRARY_BYTES == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
 
 
 @pytest.mark.skipif("adam-8bit" not in ADAMS, reason="needs torchao")
-def test_packing_by_64_bit_numbers_is_known_too() -> None:
-    """As it is done on a CPU, where torchao's step is not compiled."""
+def test_the_temporaries_of_uncompiled_8_bit_adam_are_predicted() -> None:
+    """On a CPU torchao's step is not compiled, and packs 8-bit moments by way of int64."""
     wide = GPT | {"hidden": 256, "vocab": 8192}
     job = job_of(wide, {"micro_batch": 1, "recompute": "full"}, optimizer="adam-8bit", batch={"size": 2})
-    said = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
-    assert total(said) == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
+    predicted = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
+    assert total(predicted) == pytest.approx(rank_memory(job, 0).peak, rel=0.01)
 
 
-WEIGHED_FIRST = """
+MEASURED_FIRST = """
 import json, sys
 from tests.engine.jobs import GPT, job_of
 from tests.engine.trainers import losses_of, trainer_of
 from trimaran.engine.memory.rank_memory import rank_memory
 job = job_of(GPT | {"hidden": 64}, {"micro_batch": 2}, optimizer="adam-8bit")
-if "weighed" in sys.argv:
+if "measured" in sys.argv:
     rank_memory(job, 0)
 print(json.dumps(losses_of(trainer_of(0, job), range(4))))
 """
 
 
 @pytest.mark.skipif("adam-8bit" not in ADAMS, reason="needs torchao")
-def test_weighing_leaves_nothing_behind_that_changes_a_training() -> None:
-    """torchao keeps a table, which fake tensors would fill with nothing."""
-    command = [sys.executable, "-c", WEIGHED_FIRST]
-    said = [
-        subprocess.run([*command, *more], capture_output=True, text=True, env=ONE_THREAD) for more in ([], ["weighed"])
+def test_measuring_memory_does_not_change_a_later_training() -> None:
+    """torchao caches a quantization table, which fake tensors would leave without values."""
+    command = [sys.executable, "-c", MEASURED_FIRST]
+    runs = [
+        subprocess.run([*command, *more], capture_output=True, text=True, env=ONE_THREAD) for more in ([], ["measured"])
     ]
-    assert said[0].returncode == 0, said[0].stderr
-    assert said[0].stdout == said[1].stdout
+    assert runs[0].returncode == 0, runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-def test_beside_a_great_micro_batch_no_tensor_is_forgotten_or_told_twice(recompute: str, precision: str) -> None:
-    """Weights are nothing beside these activations: one of a layer's smallest, told once too often with full recompute,
-    would be a thirtieth of all."""
-    great = {"micro_batch": 512, "micro_batches": 1, "recompute": recompute}
-    job = case(SHAPES["small"] | {"layers": 6, "vocab": 512}, precision=precision, **great, **FUSED)
-    said = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
-    assert total(said) == pytest.approx(rank_memory(job, 0).peak, rel=0.006)
+def test_with_a_large_micro_batch_no_activation_is_missed_or_counted_twice(recompute: str, precision: str) -> None:
+    """Weights are negligible beside these activations: one of a layer's smallest, counted once too often with full
+    recompute, would be a thirtieth of the total."""
+    large = {"micro_batch": 512, "micro_batches": 1, "recompute": recompute}
+    job = case(SHAPES["small"] | {"layers": 6, "vocab": 512}, precision=precision, **large, **FUSED)
+    predicted = stage_memory(columns_of([job]), job.cluster, job.trainer, "first")
+    assert total(predicted) == pytest.approx(rank_memory(job, 0).peak, rel=0.006)
 
 
-def total(said: Any) -> float:
-    return value(said.total) - value(said.context) - value(said.slack)
+def total(predicted: Any) -> float:
+    return value(predicted.total) - value(predicted.context) - value(predicted.slack)
 
 
 def value(column: Any) -> float:

@@ -1,4 +1,4 @@
-"""`trimaran train` as a user runs it: alone, under torchrun, with SLURM's variables; its log, metrics, heartbeats."""
+"""`trimaran train` as a user runs it: directly, under torchrun, by SLURM's variables; its log, metrics, heartbeats."""
 
 import json
 import os
@@ -32,9 +32,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_the_loss_falls_and_is_that_of_a_single_process(run: tuple[Path, str]) -> None:
-    code, alone, _ = finished("tiny", "--steps", "6")
+    code, single, _ = finished("tiny", "--steps", "6")
     assert code == 0
-    one, four = ([float(loss) for loss in losses(log)] for log in (alone, run[1]))
+    one, four = ([float(loss) for loss in losses(log)] for log in (single, run[1]))
     assert four == pytest.approx(one, rel=1e-5)
     assert four[-1] < four[0] - 0.1
 
@@ -70,7 +70,7 @@ def test_metrics_have_a_record_for_every_iteration(run: tuple[Path, str]) -> Non
         flops = FORMULAS["model"](TrainingStep(model, 16, tp=2))
         assert record["tflops"]["model"] == pytest.approx(flops / record["seconds"] / 4 / 1e12)
         assert set(record["tflops"]) == set(FORMULAS)
-    assert 0.1 < records[-1]["peak_memory_gib"][0] < 2.0  # torch alone is about 0.3
+    assert 0.1 < records[-1]["peak_memory_gib"][0] < 2.0  # of which torch itself is about 0.3
 
 
 def test_every_rank_leaves_a_heartbeat(run: tuple[Path, str]) -> None:

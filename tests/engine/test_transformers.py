@@ -25,7 +25,7 @@ LLAMA = {"mlp": "swiglu", "norm": "rmsnorm", "position": "rotary"}
 
 
 def theirs_of(model: Model) -> nn.Module:
-    """Made by the library from the config that we would write."""
+    """Built by the library from the config that we would write."""
     config = AutoConfig.for_model(**family_of(model).config(model))
     return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
 
@@ -78,6 +78,6 @@ def padded_ours(model: Model, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float, what: str) -> None:
-    """Everywhere, relative to the largest number."""
+    """Elementwise, relative to the largest element."""
     error = (found.double() - expected).abs().max() / expected.abs().max()
     assert error < tolerance, f"{what}: {error:.1e}"
