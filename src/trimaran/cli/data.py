@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimaran.processes.exit_codes import INTERRUPTED
+
 if TYPE_CHECKING:
     from trimaran.data.partial import PrepareState
     from trimaran.data.tokenizer import Tokenizer
 
-INTERRUPTED = 5  # as in `trimaran train`: the work so far is kept
 FIRST_TOKENS = 16
 
 data = typer.Typer(

@@ -50,9 +50,9 @@ def reasons(campaign: Campaign) -> list[str]:
             f" takes {second:.4g} s, {second / winner.seconds - 1:.1%} more."
         )
     if campaign.job is not None:
-        breakdown = explain(campaign.job)
-        limit = breakdown.breakdown.bottleneck(0)
-        sentences.append(f"The cost model: limited by {limit}; pipeline bubble {breakdown.bubble:.1%}.")
+        explanation = explain(campaign.job)
+        limit = explanation.breakdown.bottleneck(0)
+        sentences.append(f"The cost model: limited by {limit}; pipeline bubble {explanation.bubble:.1%}.")
     if campaign.plan is not None and _is_pick(campaign):
         sentences.append("It is the planner's pick. " + " ".join(campaign.plan.why))
     return sentences

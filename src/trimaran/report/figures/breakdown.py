@@ -22,11 +22,11 @@ def memory(campaign: Campaign) -> Figure | None:
         return None
     rows: list[tuple[Any, ...]] = [
         (label, stage, *(parts[name] / GIB for name in MEMORY_LABELS), parts["total"] / GIB)
-        for label, breakdown, _ in layouts
-        for stage, parts in breakdown.memory_bytes().items()
+        for label, explanation, _ in layouts
+        for stage, parts in explanation.memory_bytes().items()
     ]
     labels, stages = [row[0] for row in rows], [row[1] for row in rows]
-    staged = any(breakdown.job.layout.pp > 1 for _, breakdown, _ in layouts)
+    staged = any(explanation.job.layout.pp > 1 for _, explanation, _ in layouts)
     traces = [
         go.Bar(
             name=meaning,
@@ -56,7 +56,7 @@ def memory(campaign: Campaign) -> Figure | None:
                 marker=marker,
             )
         )
-    limit = max(breakdown.job.cluster.device.memory_gib for _, breakdown, _ in layouts)
+    limit = max(explanation.job.cluster.device.memory_gib for _, explanation, _ in layouts)
     axis = {"type": "multicategory" if staged else "category"}
     drawn = plot(traces, height=440, barmode="stack", yaxis={"title": "GiB per device"}, xaxis=axis)
     drawn.add_hline(y=limit, line={"color": RED, "dash": "dash"}, annotation={"text": f"the device has {limit:g} GiB"})
@@ -72,7 +72,7 @@ def memory(campaign: Campaign) -> Figure | None:
 
 
 def parts(campaign: Campaign) -> Figure | None:
-    layouts = [(label, breakdown.time_seconds()) for label, breakdown, _ in compared_layouts(campaign)]
+    layouts = [(label, explanation.time_seconds()) for label, explanation, _ in compared_layouts(campaign)]
     if not layouts:
         return None
     traces = [
@@ -125,13 +125,13 @@ def compared_layouts(campaign: Campaign) -> list[Compared]:
 def _measured_gib(layouts: list[Compared]) -> dict[tuple[str, str], float]:
     """Peaks by stage where the trial has them; a single peak is taken to be the first stage's, where people measure."""
     measured: dict[tuple[str, str], float] = {}
-    for label, breakdown, trial in layouts:
+    for label, explanation, trial in layouts:
         if trial is None:
             continue
         peaks = trial.outcome.memory_by_stage_gib
-        if len(peaks) == breakdown.job.layout.pp:
+        if len(peaks) == explanation.job.layout.pp:
             by_kind = {"first": peaks[0], "middle": max(peaks[1:-1], default=0.0), "last": peaks[-1]}
-            measured |= {(label, stage): by_kind[stage] for stage in breakdown.stages}
+            measured |= {(label, stage): by_kind[stage] for stage in explanation.stages}
         elif trial.outcome.memory_gib:
             measured[label, "first"] = trial.outcome.memory_gib
     return measured

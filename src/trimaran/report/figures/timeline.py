@@ -17,8 +17,8 @@ def timeline(campaign: Campaign) -> Figure | None:
     job = campaign.job
     if job is None or job.layout.pp == 1:
         return None
-    breakdown = explain(job)
-    spans, drawn = breakdown.pipeline(min(job.layout.pp + 4, MOST))
+    explanation = explain(job)
+    spans, drawn = explanation.pipeline(min(job.layout.pp + 4, MOST))
     traces = []
     for kind, colour in COLOURS.items():
         some = [span for span in spans if span.work.pass_ == kind]
@@ -47,7 +47,7 @@ def timeline(campaign: Campaign) -> Figure | None:
         name="timeline",
         title="The pipeline of the fastest layout",
         caption=f"{job.layout.schedule}, {drawn} of {job.micro_batches} micro batches. Empty: the stage idles,"
-        f" {idle_share(spans, job.layout.pp):.0%} of the drawn time and {breakdown.bubble:.1%} of the whole step.",
+        f" {idle_share(spans, job.layout.pp):.0%} of the drawn time and {explanation.bubble:.1%} of the whole step.",
         plot=plot(
             traces,
             height=140 + (26 if job.layout.pp <= MOST else 16) * job.layout.pp,
