@@ -61,10 +61,14 @@ def main() -> int:
     for name in options.only:
         print(name, file=sys.stderr, flush=True)
         job = job_of(base, name)
-        told = explain(job)
-        bounds = number(told.interval.low), number(told.interval.high)
-        rows.append((name, told.seconds, *bounds, measured_seconds(job)))
-        print(f"predicted {told.seconds:.4f}, found {statistics.median(rows[-1][-1]):.4f}", file=sys.stderr, flush=True)
+        predicted = explain(job)
+        bounds = number(predicted.interval.low), number(predicted.interval.high)
+        rows.append((name, predicted.seconds, *bounds, measured_seconds(job)))
+        print(
+            f"predicted {predicted.seconds:.4f}, found {statistics.median(rows[-1][-1]):.4f}",
+            file=sys.stderr,
+            flush=True,
+        )
     errors = {name: expected / statistics.median(found) - 1 for name, expected, _, _, found in rows}
     if options.json:
         print(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))

@@ -11,7 +11,7 @@ from torch.nn.functional import linear, silu
 from torch.utils.flop_counter import FlopCounterMode
 
 from trimaran.cost.flops import FORMULAS, TrainingStep, bigscience_approx_flops, model_flops, tflops_per_device
-from trimaran.cost.identify import fits, label_parameters, printed_as, tags_of
+from trimaran.cost.identify import label_parameters, match_formulas, printed_as, tags_of
 from trimaran.ledger.published import published
 from trimaran.spec import Model, Setup, Trial, presets
 
@@ -67,15 +67,15 @@ def test_published_tflops_follow_from_seconds_by_the_tables_formula(trial: Trial
 
 def test_a_printed_figure_is_traced_to_its_formula() -> None:
     setup = Setup(layers=70, hidden=14336, vocab=250880, seq_len=2048, gbs=2048, devices=384, tp=4, recompute="full")
-    assert fits(setup, 104.5, 144.4)[0].tag == "approx-4"
-    assert fits(setup, 104.5, 112.54)[0].tag == "exact-3"
-    assert {fit.tag for fit in fits(setup, 104.5, 150.05)[:2]} == {"exact-4", "hardware"}
+    assert match_formulas(setup, 104.5, 144.4)[0].tag == "approx-4"
+    assert match_formulas(setup, 104.5, 112.54)[0].tag == "exact-3"
+    assert {fit.tag for fit in match_formulas(setup, 104.5, 150.05)[:2]} == {"exact-4", "hardware"}
     assert label_parameters("104B") == 104e9
     assert label_parameters("huge") is None
 
 
 class Tiny(nn.Module):
-    """A decoder in plain matrix products: PyTorch's counter misses fused attention on CPU."""
+    """A decoder in plain GEMMs: PyTorch's counter misses fused attention on CPU."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

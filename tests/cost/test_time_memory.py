@@ -174,8 +174,8 @@ def test_the_parts_of_a_step_by_hand() -> None:
 def test_a_power_limit_lasts_as_long_as_the_flops_it_allows() -> None:
     """At a hundredth of the peak nothing else counts; at four times the peak, the prior, it is not felt."""
     tokens, h, peak = 512, 1024, 312e12
-    products, attention = 2 * tokens * 12 * h * h / 2, 4 * tokens * 512 * h / 2
-    seconds = (3 * products + 3.5 * 0.8 * attention) / peak
+    gemms, attention = 2 * tokens * 12 * h * h / 2, 4 * tokens * 512 * h / 2
+    seconds = (3 * gemms + 3.5 * 0.8 * attention) / peak
     limited = step_time(tiny(), CLUSTER, TRAINER, IDEAL.replace(sustained_efficiency=0.01))
     assert limited.layer_compute == pytest.approx(100 * seconds, rel=1e-6)
     free, hardly = (step_time(tiny(), CLUSTER, TRAINER, IDEAL.replace(sustained_efficiency=x)) for x in (1e9, 4.0))
@@ -256,7 +256,7 @@ def test_an_explicit_split_costs_what_its_largest_stage_does() -> None:
     assert seconds(8, (2, 2, 2, 2)) == seconds(8, "even") < seconds(8, (1, 3, 2, 2)) == seconds(12, "even")
 
 
-def test_fp8_speeds_up_the_layers_products_only() -> None:
+def test_fp8_speeds_up_the_layers_gemms_only() -> None:
     """Attention, logits and loss stay in 16 bits, so a step gains less than the peak's factor of two."""
     h200, ours = presets.cluster("hgx-h200"), presets.trainer("trimaran")
     eight, sixteen = (step_time(columns(precision=p), h200, ours) for p in ("fp8", "bf16"))

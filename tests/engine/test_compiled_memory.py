@@ -14,8 +14,8 @@ from torch._inductor.decomposition import select_decomp_table
 from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.stages import random_tokens, random_weights
 from tests.engine.trainers import trainer_of
-from trimaran.cost.columns import columns_of
-from trimaran.cost.engine_memory import layer_kept
+from trimaran.cost.columns import RecomputeCode, columns_of
+from trimaran.cost.engine_activations import block_activation_bytes
 from trimaran.engine.kernels.compile import compile_layers
 from trimaran.spec import Job
 
@@ -38,7 +38,7 @@ def test_a_compiled_layer_saves_what_the_formula_predicts(case: str) -> None:
     fewer = job.replace(model=job.model.replace(layers=job.model.layers - 1))
     found = saved_bytes(job) - saved_bytes(fewer)
     columns = columns_of([job])
-    expected = float(np.squeeze(layer_kept(columns, columns.recompute == 1, True)))
+    expected = float(np.squeeze(block_activation_bytes(columns, columns.recompute == RecomputeCode.SELECTIVE, True)))
     assert expected == pytest.approx(found, rel=0.03)
 
 

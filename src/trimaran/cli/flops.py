@@ -69,7 +69,7 @@ def flops(
     if seconds is not None and devices is None:
         raise Mistake("TFLOPs per device need --devices, or a job file.")
     if printed is not None and seconds is None:
-        raise Mistake("Which formula printed a figure cannot be told without --seconds.")
+        raise Mistake("Which formula printed a figure cannot be found without --seconds.")
     _print(step, seconds, devices, peaks.get(precision), precision, printed, stages, json)
 
 
@@ -159,7 +159,7 @@ def _identify_tables(table: str, json: bool) -> None:
     from collections import Counter
 
     from trimaran.cli.show import print_json, print_table
-    from trimaran.cost.identify import fits
+    from trimaran.cost.identify import match_formulas
     from trimaran.ledger.published import published
     from trimaran.ledger.recognise import read_file
 
@@ -170,7 +170,7 @@ def _identify_tables(table: str, json: bool) -> None:
             sections.setdefault(trial.source.section, []).append(trial)
     found = []
     for section, rows in sections.items():
-        best = [next(iter(fits(t.setup, t.outcome.seconds or 0, t.outcome.tflops or 0)), None) for t in rows]
+        best = [next(iter(match_formulas(t.setup, t.outcome.seconds or 0, t.outcome.tflops or 0)), None) for t in rows]
         good = [fit for fit in best if fit is not None and abs(fit.error) < 0.01]
         name = Counter(fit.tag for fit in good).most_common(1)[0][0] if good else "none"
         errors = [abs(fit.error) for fit in good if fit.tag == name]

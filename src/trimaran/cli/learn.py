@@ -39,7 +39,7 @@ def learn(
     from trimaran.spec.files import check_folder_of, load_cluster, save
 
     if by not in ("section", "shape"):
-        raise Mistake(f"--by is {by!r}, but tables are told apart by section or by shape.")
+        raise Mistake(f"--by is {by!r}, but tables are by section or by shape.")
     if output is not None:
         check_folder_of(output)
     cluster = load_cluster(on)

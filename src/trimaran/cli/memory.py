@@ -105,7 +105,7 @@ def _predicted(job: "Job", rank: int) -> dict[str, float]:
 
     pp, pp_rank = job.layout.pp, rank // (job.layout.dp * job.layout.tp)
     stage = "first" if pp_rank == 0 else "last" if pp_rank == pp - 1 else "middle"
-    parts = engine_memory(columns_of([job]), job.cluster, job.trainer, stage, depth=float(pp - pp_rank))
+    parts = engine_memory(columns_of([job]), job.cluster, job.trainer, stage, stages_left=float(pp - pp_rank))
     values = {name: float(np.ravel(getattr(parts, name))[0]) for name in ROWS}
     states = rank_states(job, rank)
     block_by_block = job.layout.zero == 3 and job.layout.dp > 1 and pp == 1

@@ -90,7 +90,7 @@ def score(
     reading = shipped() if file is None else read_file(file)
     rows = calibration_trials(reading)
     if not rows:
-        raise Mistake(f"{file} has no row that tells layers, hidden, batch and layout, so nothing can be predicted.")
+        raise Mistake(f"{file} has no row that states layers, hidden, batch and layout, so nothing can be predicted.")
     predicted = _predicted(rows, cluster, trainer)
     _print_scores(predicted, json)
 

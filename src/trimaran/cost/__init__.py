@@ -1,6 +1,6 @@
-"""cost: what does a layout cost? Parameters, FLOPs, bytes and seconds, by pure functions of one value or of columns.
+"""cost: what does a layout cost? Parameters, FLOPs, bytes and seconds; pure functions of numbers or numpy columns.
 
 May import: spec.
-Start reading: predict.py (seconds, interval and memory of a Job), then time.py and memory.py; parameters.py and
-flops.py (six formulas, each under its own name) stand by themselves.
+Start reading: predict.py (`predict_job`: one Job in, one prediction out), then time.py and memory.py. columns.py is the
+one way from Jobs to columns, setups.py the one from a measured row to a Job.
 """

@@ -1,4 +1,4 @@
-"""Constants: the dozen physical numbers of a cluster that no data sheet tells. Each has a prior; `learn` moves them."""
+"""Constants: the physical values of a cluster that no data sheet states. Each has a prior; `learn` moves them."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -15,22 +15,22 @@ class Prior:
 
 
 PRIORS: dict[str, Prior] = {
-    "gemm_efficiency": Prior(0.85, 0.05, "share of the peak that a large, aligned matrix product reaches"),
+    "gemm_efficiency": Prior(0.85, 0.05, "share of the peak that a large, aligned GEMM reaches"),
     "sustained_efficiency": Prior(
-        4.0, 0.5, "share of the peak that the power limit allows on average over a step's products; above 1: no limit"
+        4.0, 0.5, "share of the peak that the power limit allows on average over a step's GEMMs; above 1: no limit"
     ),
-    "gemm_half_tokens": Prior(200.0, 0.7, "tokens at which a matrix product loses half of that"),
+    "gemm_half_tokens": Prior(200.0, 0.7, "tokens at which a GEMM loses half of that"),
     "gemm_half_width": Prior(100.0, 0.5, "columns at which it does"),
-    "wave_exponent": Prior(1.0, 0.15, "how strongly an unfinished wave of tiles is felt (1: as the arithmetic says)"),
-    "misaligned_slowdown": Prior(1.05, 0.05, "of a matrix product whose width is no multiple of 64 elements"),
-    "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched products"),
+    "wave_exponent": Prior(1.0, 0.15, "exponent of wave quantization (1: as the arithmetic says)"),
+    "misaligned_slowdown": Prior(1.05, 0.05, "of a GEMM whose width is not a multiple of 64 elements"),
+    "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched GEMMs"),
     "flash_efficiency": Prior(
         0.45, 0.3, "share of the peak in flash attention over a long sequence; its papers report 0.35 to 0.75"
     ),
-    "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is no multiple of 8"),
+    "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is not a multiple of 8"),
     "memory_efficiency": Prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work"),
-    "kernel_us": Prior(5.0, 0.3, "microseconds that a matrix product takes at least"),
-    "layer_us": Prior(800.0, 0.5, "microseconds the host needs to start a layer forward; small layers wait for it"),
+    "kernel_us": Prior(5.0, 0.3, "microseconds that a GEMM takes at least"),
+    "layer_us": Prior(800.0, 0.5, "microseconds the host needs to launch a layer forward; small layers wait for it"),
     "micro_batch_ms": Prior(3.0, 0.8, "milliseconds per micro batch and stage that no operation explains"),
     "inside_share": Prior(0.75, 0.6, "share of the inside link's bandwidth that tensor parallelism gets"),
     "collective_us": Prior(20.0, 0.8, "microseconds an all-reduce of a layer takes at least, per further tensor rank"),
@@ -80,9 +80,8 @@ NAMES = tuple(field.name for field in fields(Constants))
 
 
 def priors_of(cluster: Cluster) -> dict[str, Prior]:
-    """What a probe measured goes before what is plausible, with its own scatter where that is larger and nothing was
-    learned since. Where somebody measured only the device's best matrix product, that is the better guess of its
-    efficiency."""
+    """A probe's measurement replaces the plausible value, with its own scatter where that is larger and nothing was
+    learned since. Where only the device's best GEMM was measured, that is the better guess of its efficiency."""
     scatter = {} if cluster.constants else cluster.spreads
     probed = {
         name: replace(PRIORS[name], value=value, spread=max(PRIORS[name].spread, scatter.get(name, 0.0)))

@@ -1,284 +1,293 @@
-"""Bytes of our own engine, tensor by tensor: what `engine` keeps, and makes for a moment, in a training step.
+"""Bytes of our own engine, tensor by tensor: what `engine` holds at the fullest moment of a training step.
 
-Checked against whole steps on fake tensors (`trimaran memory`, tests/engine/test_memory.py), and what a compiler
+States are those of the ZeRO paper (weights, gradients, optimizer), activations those of "Reducing Activation
+Recomputation" (arXiv 2205.05198). A step has four moments that can be the fullest, a function each: the loss, the
+backward pass of a layer, the last gradients of a backward pass, and the optimizer's step.
+
+Checked against whole steps on fake tensors (`trimaran memory`, tests/engine/test_memory.py), and what the compiler
 changes on a GPU against an H200 (benchmarks/gpu_memory.py). Everything is a column.
-Letters as in the papers: t tokens of a micro batch, h hidden, f width of the MLP, V rows of the vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
+from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns, RecomputeCode, ScheduleCode
+from trimaran.cost.engine_activations import (
+    FP32,
+    block_activation_bytes,
+    block_deferred_bytes,
+    block_kept_bytes,
+    boundary_bytes,
+    fp8_gemm_bytes,
+    fp8_recompute_bytes,
+    hidden_bytes,
+    loss_bytes,
+)
 from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
-from trimaran.spec.own_engine import loss_chunk_tokens
 
-FP32 = 4
-PRODUCT_BYTES = {"fp8": 1}  # of a number that goes into a layer's product, where that is not the compute precision
-LIBRARY_BYTES = 2**27  # on a GPU: what cuBLAS and cuDNN take for themselves; seen on an H200
+LIBRARY_BYTES = 2**27  # on a GPU: workspaces of cuBLAS and cuDNN, as measured on an H200
 
 
 @dataclass(frozen=True)
-class EngineParts:
-    """Of one device, at the fullest moment of a step."""
+class Moment:
+    """Bytes of one device at some moment of a step."""
 
     weights: Any
     gradients: Any
-    optimizer: Any  # with the fp32 originals of the weights
-    activations: Any
-    working: Any
+    optimizer: Any  # with the fp32 master weights
+    activations: Any  # of the micro batches in flight
+    working: Any  # temporary tensors of a layer's backward pass
     logits: Any
-    buffers: Any  # the libraries' own; of the optimizer's step too, where that is the fullest moment
+    buffers: Any  # of libraries, and of the optimizer's step
+    possible: Any = True  # whether the step has this moment
+
+    @property
+    def total(self) -> Any:
+        tensors = self.weights + self.gradients + self.optimizer + self.activations
+        return tensors + self.working + self.logits + self.buffers
+
+
+def fullest_moment(stage: "EngineStage") -> Moment:
+    moments = (layer_backward(stage), loss(stage), last_gradients(stage), optimizer_step(stage))
+    return reduce(_fuller, moments)
+
+
+def _fuller(one: Moment, other: Moment) -> Moment:
+    chosen = other.possible & (other.total > one.total)
+    return Moment(**{f.name: np.where(chosen, getattr(other, f.name), getattr(one, f.name)) for f in fields(Moment)})
 
 
 @dataclass(frozen=True)
-class Place:
-    """A kind of stage, as the moments of a step ask about it. Parameters are numbers of this rank, not bytes."""
+class EngineStage:
+    """One kind of pipeline stage, and what the moments of a step ask of it. Parameters are counts of this rank."""
 
+    c: Columns
     stage: str  # first, middle or last
-    pending: Any  # micro batches whose weight gradients a zero bubble puts off
-    flying: Any  # micro batches it holds at once
-    compiled: Any  # see cost.compiled
-    alone: Any
-    sharded: Any
-    has_first: Any
-    has_last: Any
-    tied: Any  # an embedding that is the head, on one stage
-    parameters: Any
-    layer: Any
-    vocabulary: Any
-    ends: Any  # what belongs to no block
-    compute: int
-    width: Any  # bytes of a gradient
-    never_full: Any  # no forward pass follows the first backward pass
+    on_gpu: bool
+    compiled: Any  # whether its layers are
+    stages_left: Any = None  # from this stage to the last, both counted, where that is not the usual of its kind
+
+    @cached_property
+    def depth(self) -> Any:
+        if self.stages_left is not None:
+            return self.stages_left
+        pp = self.c.pp
+        return {"first": pp, "middle": np.maximum(pp - 1, 1), "last": np.ones_like(pp)}[self.stage]
+
+    @cached_property
+    def is_only(self) -> Any:
+        return self.c.pp == 1
+
+    @cached_property
+    def has_embedding(self) -> Any:
+        return (self.stage == "first") | self.is_only
+
+    @cached_property
+    def has_head(self) -> Any:
+        return (self.stage == "last") | self.is_only
+
+    @cached_property
+    def ties(self) -> Any:
+        """Whether its embedding is its head too."""
+        return np.asarray(self.c.tied, bool) & self.is_only
+
+    @cached_property
+    def sharded(self) -> Any:
+        return (self.c.zero > 0) & (self.c.dp > 1)
+
+    @cached_property
+    def reduces_by_block(self) -> Any:
+        """ZeRO 2 and 3 without a pipeline reduce-scatter the gradients of each block in every micro batch."""
+        return self.sharded & (self.c.zero >= 2) & self.is_only
+
+    @cached_property
+    def layers(self) -> Any:
+        return dict(zip(("first", "middle", "last"), stage_layer_counts(self.c), strict=True))[self.stage]
+
+    @cached_property
+    def parameters(self) -> Any:
+        return stage_parameters(self.c, self.stage)
+
+    @cached_property
+    def block_parameters(self) -> Any:
+        return layer_parameters(self.c)
+
+    @cached_property
+    def vocab_parameters(self) -> Any:
+        return self.c.vocab_rows * self.c.hidden / self.c.tp
+
+    @cached_property
+    def other_parameters(self) -> Any:
+        """Of no block: embedding and head."""
+        both = self.is_only & ~np.asarray(self.c.tied, bool)
+        return (self.has_embedding | self.has_head) * self.vocab_parameters * np.where(both, 2, 1)
+
+    @cached_property
+    def compute_bytes(self) -> int:
+        return COMPUTE_BYTES[self.c.precision]
+
+    @cached_property
+    def gradient_bytes(self) -> Any:
+        """Of one gradient: fp32, unless nothing is added to it and the fused optimizer takes it as computed."""
+        c = self.c
+        as_computed = self.compiled & (c.devices == 1) & (c.micro_batches == 1) & (c.optimizer == "fused-adam")
+        return np.where(as_computed, self.compute_bytes, FP32)
+
+    @cached_property
+    def in_flight(self) -> Any:
+        """Micro batches, of all layers of the device, whose activations a stage holds at once."""
+        # A zero bubble keeps activations until the weights' gradients are computed. Interleaved: chunks that go
+        # forward before the first goes backward, each 1/virtual of the device's layers.
+        c, depth = self.c, self.depth
+        chunks = 2 * (depth - 1) + (c.virtual - 1) * c.pp + 1
+        held = np.where(c.schedule == ScheduleCode.ZERO_BUBBLE, c.pp, depth)
+        held = np.where(c.schedule == ScheduleCode.INTERLEAVED, chunks / c.virtual, held)
+        return np.minimum(np.where(c.schedule == ScheduleCode.GPIPE, c.micro_batches, held), c.micro_batches)
+
+    @cached_property
+    def deferred(self) -> Any:
+        """Micro batches whose weight gradients a zero bubble computes later."""
+        return np.where(self.c.schedule == ScheduleCode.ZERO_BUBBLE, self.c.pp - self.depth, 0)
+
+    @cached_property
+    def backward_only(self) -> Any:
+        """No forward pass follows the first backward pass."""
+        return self.in_flight >= self.c.micro_batches
+
+    @cached_property
+    def kept(self) -> Any:
+        """Activations of one micro batch between its forward and its backward pass."""
+        c = self.c
+        # The output, kept for the next stage or the final norm; an embedding's norm keeps its input.
+        chunks = np.where(c.schedule == ScheduleCode.INTERLEAVED, c.virtual, 1)
+        beside = chunks + self.has_embedding * c.embedding_norm
+        return self.layers * block_kept_bytes(c, self.compiled) + beside * boundary_bytes(c)
+
+    @cached_property
+    def states(self) -> dict[str, Any]:
+        """What a stage holds throughout, as in the ZeRO paper, and the libraries' workspaces."""
+        shard = np.where(self.sharded, self.c.dp, 1)
+        # ZeRO 3 without a pipeline holds the block in use and what belongs to no block.
+        by_block = self.sharded & (self.c.zero == 3) & self.is_only
+        held = np.where(by_block, self.block_parameters + self.other_parameters, self.parameters)
+        master = np.where(self.sharded | (self.compute_bytes != FP32), FP32, 0)
+        return {
+            "weights": held * self.compute_bytes,
+            "gradients": self.parameters * self.gradient_bytes / np.where(self.reduces_by_block, shard, 1),
+            "optimizer": self.parameters * (STATE_BYTES[self.c.optimizer] + master) / shard,
+            "buffers": self.on_gpu * LIBRARY_BYTES,
+        }
+
+    @cached_property
+    def block_backward(self) -> Any:
+        return block_backward_bytes(self)
 
 
-def place_of(c: Columns, stage: str, compiled: Any, depth: Any) -> Place:
-    alone, tied, compute = c.pp == 1, np.asarray(c.tied, bool), COMPUTE_BYTES[c.precision]
-    has_first, has_last = (stage == "first") | alone, (stage == "last") | alone
-    vocabulary = c.vocab_rows * c.hidden / c.tp
-    flying = in_flight(c, depth)
-    return Place(
-        stage=stage,
-        pending=np.where(c.schedule == 3, c.pp - depth, 0),
-        flying=flying,
-        compiled=compiled,
-        alone=alone,
-        sharded=(c.zero > 0) & (c.dp > 1),
-        has_first=has_first,
-        has_last=has_last,
-        tied=tied & alone,
-        parameters=stage_parameters(c, stage),
-        layer=layer_parameters(c),
-        vocabulary=vocabulary,
-        ends=(has_first | has_last) * vocabulary * np.where(alone & ~tied, 2, 1),
-        compute=compute,
-        width=np.where(as_they_come(c, compiled), compute, FP32),
-        never_full=flying >= c.micro_batches,
-    )
+# The moments of a step.
 
 
-def engine_parts(c: Columns, stage: str, on_gpu: bool, compiled: Any, depth: Any = None) -> EngineParts:
-    """`stage`: first, middle or last. `depth`: stages from this one to the last, where it is not the stage's usual."""
-    if depth is None:
-        depth = {"first": c.pp, "middle": np.maximum(c.pp - 1, 1), "last": np.ones_like(c.pp)}[stage]
-    p = place_of(c, stage, compiled, depth)
-    shard = np.where(p.sharded, c.dp, 1)
-    # ZeRO 3 without a pipeline holds the block in use and what belongs to no block.
-    weights = p.compute * np.where(p.sharded & (c.zero == 3) & p.alone, p.layer + p.ends, p.parameters)
-    originals = np.where(p.sharded | (p.compute != FP32), FP32, 0)
-    optimizer = p.parameters * (STATE_BYTES[c.optimizer] + originals) / shard
-    gradients = p.parameters * p.width / np.where(p.sharded & (c.zero >= 2) & p.alone, shard, 1)
-    beside = beside_update(c, p, weights, on_gpu)
-
-    micro = kept(c, stage, compiled)
-    activations = p.flying * micro + bias_bytes(c)
-    in_layer = layer_working(c, p.sharded, p.layer, compiled)
-    working, loss = backward_working(c, p, micro, in_layer), loss_working(c, p)
-    # ZeRO 3 under a pipeline has given the blocks up when the loss comes, and gathers them one after another again.
-    given_up = np.where(p.sharded & (c.zero == 3) & ~p.alone, (p.parameters - p.ends) * p.compute, 0.0)
-    at_loss = loss - given_up > working
-    weights = weights - np.where(at_loss, given_up, 0.0)
-    working, logits = np.where(at_loss, 0.0, working), np.where(at_loss, loss, 0.0)
-    others = np.where(c.schedule == 0, np.maximum(p.flying, 1) - 1, p.pending)
-    waiting = p.has_last * others * (whole(c) + p.vocabulary * p.compute)
-
-    # Gradients are made by the first backward pass, and where no forward pass follows it, in the activations' place.
-    early = np.where(p.never_full, 0.0, gradients)
-    busy = early + activations + working + logits + waiting
-    made = last_made(c, p, micro, in_layer)
-    after = np.where(p.never_full, gradients + activations - micro + made + waiting, 0.0)
-    later, updates = after > busy, gradients + beside > np.maximum(busy, after)
-
-    def then(at_busy: Any, at_after: Any, at_update: Any) -> Any:
-        return np.where(updates, at_update, np.where(later, at_after, at_busy))
-
-    return EngineParts(
-        weights=weights,
-        gradients=then(early, gradients, gradients),
-        optimizer=optimizer,
-        activations=then(activations, activations - micro, 0.0),
-        working=then(working, made, 0.0),
-        logits=then(logits + waiting, waiting, 0.0),
-        buffers=then(0.0, 0.0, beside) + on_gpu * LIBRARY_BYTES,
-    )
+def loss(s: EngineStage) -> Moment:
+    """The last stage computes logits and their gradients. ZeRO 3 under a pipeline has freed the blocks' weights by
+    then, and gathers them one after another again."""
+    held = s.states | {"gradients": early_gradients(s), "activations": activations(s), "working": 0.0}
+    freed = np.where(s.sharded & (s.c.zero == 3) & ~s.is_only, s.parameters - s.other_parameters, 0.0)
+    deferred = s.deferred * s.layers * block_deferred_bytes(s.c)
+    logits = s.has_head * (loss_bytes(s.c, s.compiled) + hidden_bytes(s.c) + deferred)
+    held["weights"] = held["weights"] - freed * s.compute_bytes
+    return Moment(**held, logits=logits + waiting_loss_gradients(s))
 
 
-def beside_update(c: Columns, p: Place, weights: Any, on_gpu: bool) -> Any:
-    """Beside states and gradients, when the optimizer works. Plain Adam goes through the tensors one by one, and takes
-    roots of its second moments; with 8 bits it unpacks both moments, and where that is not compiled, packs them by
-    64-bit numbers. FSDP2 has given the gathered weights up by then; but where it reduces each micro batch's gradients,
-    those that belong to no block come last."""
-    largest = np.maximum((p.has_first | p.has_last) * p.vocabulary, (c.matrices - 1) * c.ffn * c.hidden / c.tp)
-    of_one = {"adam": 2 * FP32, "fused-adam": 0, "adam-8bit": 2 * FP32 if on_gpu else 6 * FP32}[c.optimizer]
-    reduction = p.ends * (p.compute + FP32) + p.layer * FP32 - np.where(c.zero == 3, weights, 0.0)
-    return np.where(p.sharded, np.where((c.zero >= 2) & p.alone, reduction, 0.0), largest * of_one)
-
-
-def backward_working(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
-    """Beside the activations, while a backward pass goes through a layer."""
-    # The head's gradient is there from the loss on; a tied one waits for the embedding's.
-    head = np.where(p.tied, p.compute, np.where(p.never_full, p.width, 0)) * p.vocabulary
-    # The last layer's output is gone when the final norm's gradient is made. In fp8 a norm's result is still there in
-    # its place, as it was before it was rounded.
-    gone = 0.0 if c.precision == "fp8" else p.has_last * boundary(c)
-    working = in_layer - gone + np.where(p.has_last & ~p.sharded, head, 0.0)
+def layer_backward(s: EngineStage) -> Moment:
+    """A backward pass goes through a layer while other micro batches are in flight."""
+    held = s.states | {"gradients": early_gradients(s), "activations": activations(s)}
+    # The head's gradient exists from the loss on; a tied one waits for the embedding's.
+    head = np.where(s.ties, s.compute_bytes, np.where(s.backward_only, s.gradient_bytes, 0)) * s.vocab_parameters
+    # The last layer's output is freed when the final norm's gradient is computed. In fp8 a norm's result is still in
+    # its place, as it was before it was quantized.
+    freed = 0.0 if s.c.precision == "fp8" else s.has_head * boundary_bytes(s.c)
+    working = s.block_backward - freed + np.where(s.has_head & ~s.sharded, head, 0.0)
     # The embedding's gradient comes when its micro batch is done with everything else.
-    embedding = p.vocabulary * p.compute * np.where(p.sharded, 1, 2) - micro
-    working = np.maximum(working, p.has_first * embedding)
-    put_off = (p.pending + 1) * stage_layers(c, p.stage) * layer_put_off(c)
-    working = working + np.where(p.pending > 0, put_off + p.sharded * p.layer * p.compute, 0.0)
-    return working + p.has_last * p.sharded * p.vocabulary * p.compute  # the head's waits for the whole block
+    embedding = s.vocab_parameters * s.compute_bytes * np.where(s.sharded, 1, 2) - s.kept
+    working = np.maximum(working, s.has_embedding * embedding)
+    deferred = (s.deferred + 1) * s.layers * block_deferred_bytes(s.c)
+    working = working + np.where(s.deferred > 0, deferred + s.sharded * s.block_parameters * s.compute_bytes, 0.0)
+    working = working + s.has_head * s.sharded * s.vocab_parameters * s.compute_bytes  # it waits for the whole block
+    return Moment(**held, working=working, logits=waiting_loss_gradients(s))
 
 
-def loss_working(c: Columns, p: Place) -> Any:
-    """Beside the activations, while the loss is computed."""
-    put_off = p.pending * stage_layers(c, p.stage) * layer_put_off(c)
-    return p.has_last * (loss_bytes(c, p.compiled) + whole(c) + put_off)
+def last_gradients(s: EngineStage) -> Moment:
+    """The end of a backward pass after which no forward pass comes: all gradients, beside the other micro batches'
+    activations. Last are the embedding's, or the first layer's with what it works with. A first micro batch has none
+    of the embedding then, or of a tied one the head's, as computed."""
+    width = np.where(s.ties, s.gradient_bytes - s.compute_bytes, s.gradient_bytes)
+    embedding = s.has_embedding * s.vocab_parameters * width * (s.c.micro_batches == 1)
+    layer = s.kept / np.maximum(s.layers, 1) + s.block_backward - s.block_parameters * s.gradient_bytes - embedding
+    working = np.maximum(s.has_embedding * s.vocab_parameters * s.compute_bytes, np.where(s.sharded, 0.0, layer))
+    return Moment(
+        **s.states,
+        activations=activations(s) - s.kept,
+        working=working,
+        logits=waiting_loss_gradients(s),
+        possible=s.backward_only,
+    )
 
 
-def last_made(c: Columns, p: Place, micro: Any, in_layer: Any) -> Any:
-    """Beside the other gradients, when the last ones are made: the embedding's, or the first layer's with what it works
-    with. Of a first micro batch there is none of the embedding then, or of a tied one the head's, as it came."""
-    embedding = p.has_first * p.vocabulary * np.where(p.tied, p.width - p.compute, p.width) * (c.micro_batches == 1)
-    of_layer = micro / np.maximum(stage_layers(c, p.stage), 1) + in_layer - p.layer * p.width - embedding
-    return np.maximum(p.has_first * p.vocabulary * p.compute, np.where(p.sharded, 0.0, of_layer))
+def optimizer_step(s: EngineStage) -> Moment:
+    """Plain Adam goes through the tensors one by one, and takes roots of its second moments; with 8 bits it unpacks
+    both moments, and where that is not compiled, packs them by 64-bit integers. FSDP2 has freed the gathered weights by
+    then; but where it reduces each micro batch's gradients, those that belong to no block come last."""
+    c, held = s.c, dict(s.states)
+    largest = np.maximum(
+        (s.has_embedding | s.has_head) * s.vocab_parameters, (c.matrices - 1) * c.ffn * c.hidden / c.tp
+    )
+    per_element = {"adam": 2 * FP32, "fused-adam": 0, "adam-8bit": 2 * FP32 if s.on_gpu else 6 * FP32}[c.optimizer]
+    reduction = s.other_parameters * (s.compute_bytes + FP32) + s.block_parameters * FP32
+    reduction = reduction - np.where(c.zero == 3, held["weights"], 0.0)
+    update = np.where(s.sharded, np.where(s.reduces_by_block, reduction, 0.0), largest * per_element)
+    held["buffers"] = held["buffers"] + update
+    return Moment(**held, activations=0.0, working=0.0, logits=0.0)
 
 
-def as_they_come(c: Columns, compiled: Any) -> Any:
-    """Where gradients stay in the precision they are computed in: nothing is added to them, and the optimizer, which
-    is compiled too, takes them so (engine.kernels.fused_adamw)."""
-    return compiled & (c.dp * c.tp * c.pp == 1) & (c.micro_batches == 1) & (c.optimizer == "fused-adam")
+# What the moments are made of.
 
 
-def stage_layers(c: Columns, stage: str) -> Any:
-    return dict(zip(("first", "middle", "last"), stage_layer_counts(c), strict=True))[stage]
+def activations(s: EngineStage) -> Any:
+    """Of the micro batches in flight; the mask with ALiBi's bias is one for all of them."""
+    mask = s.c.bias_heads / s.c.tp * s.c.seq**2 * s.compute_bytes
+    return s.in_flight * s.kept + mask
 
 
-def whole(c: Columns) -> Any:
-    """A hidden activation of all tokens."""
-    return c.tokens * c.hidden * COMPUTE_BYTES[c.precision]
+def early_gradients(s: EngineStage) -> Any:
+    """The first backward pass allocates them: where no forward pass follows, in the place of freed activations."""
+    return np.where(s.backward_only, 0.0, s.states["gradients"])
 
 
-def boundary(c: Columns) -> Any:
-    """What lies between layers."""
-    return whole(c) / np.where(c.sequence_parallel, c.tp, 1)
+def waiting_loss_gradients(s: EngineStage) -> Any:
+    """Gradients that the loss computed at once, of micro batches whose backward pass comes later."""
+    waiting = np.where(s.c.schedule == ScheduleCode.GPIPE, np.maximum(s.in_flight, 1) - 1, s.deferred)
+    return s.has_head * waiting * (hidden_bytes(s.c) + s.vocab_parameters * s.compute_bytes)
 
 
-def in_flight(c: Columns, depth: Any) -> Any:
-    """Micro batches, of all layers of the device, that a stage holds at once."""
-    # A zero bubble keeps activations until the weights' gradients are made. Interleaved: chunks that go forward
-    # before the first goes backward, each 1/virtual of the device's layers.
-    chunks = 2 * (depth - 1) + (c.virtual - 1) * c.pp + 1
-    held = np.where(c.schedule == 2, chunks / c.virtual, np.where(c.schedule == 3, c.pp, depth))
-    return np.minimum(np.where(c.schedule == 0, c.micro_batches, held), c.micro_batches)
-
-
-def kept(c: Columns, stage: str, compiled: Any) -> Any:
-    """By one micro batch on one device between its forward and its backward pass."""
-    per_layer = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1, compiled))
-    # The output, kept for the next stage or the final norm; an embedding's norm keeps its input.
-    chunks = np.where(c.schedule == 2, c.virtual, 1)
-    beside = chunks + ((stage == "first") | (c.pp == 1)) * c.embedding_norm
-    return stage_layers(c, stage) * per_layer + beside * boundary(c)
-
-
-def layer_kept(c: Columns, selective: Any, compiled: Any) -> Any:
-    """Inputs and outputs of both norms; queries, keys, values and the attention's result; inside the MLP its product
-    and the activation of it, or with a gate both of these, the opened gate and the result. In fp8 what goes into a
-    product is kept as 8-bit numbers; the attention keeps its result beside them.
-
-    A compiler makes some of it again: the attention's result where the attention itself is repeated, an opened gate
-    but in 8 bits, and there all but the norms' results. It keeps something too: the rows of the weights from which
-    query, key and value come apart, or of one matrix the 8-bit numbers."""
-    compute, given = COMPUTE_BYTES[c.precision], PRODUCT_BYTES.get(c.precision, COMPUTE_BYTES[c.precision])
-    eight_bits = given != compute
-    grouped = c.kv_heads < c.heads
-    # Of queries and keys, turned or repeated for the attention; a compiler keeps the turned ones instead.
-    copies = np.where(c.rotary, np.where(compiled, 0, c.hidden + c.kv_width), grouped * c.hidden)
-    result = np.where(selective | (not eight_bits), 0, c.hidden)
-    attention = (c.hidden + 2 * c.kv_width + np.where(selective, 0, copies) + result) * compute
-    attention = attention + np.where(compiled & (selective | eight_bits), 0, c.hidden * given)
-    inside = np.where(c.matrices == 3, np.where(compiled & (not eight_bits), 2, 3), 1)
-    mlp = c.ffn * (inside * compute + np.where(compiled & eight_bits, 0, given))
-    sums = np.where(selective, 0, c.heads) * FP32  # of the softmax
-    apart = np.where(selective, 0, (c.hidden + 2 * c.kv_width) * c.hidden * compute)
-    matrices = np.where(compiled, c.hidden * c.ffn * given if eight_bits else apart, 0)
-    return (2 + 2 * given / compute) * boundary(c) + c.tokens / c.tp * (attention + mlp + sums) + matrices
-
-
-def layer_put_off(c: Columns) -> Any:
-    """Gradients of a layer's products, kept until a zero-bubble schedule makes the weights' gradients of them."""
-    inside = c.ffn * np.where(c.matrices == 3, 2, 1) + c.hidden + 2 * c.kv_width
-    return 3 * boundary(c) + c.tokens / c.tp * inside * COMPUTE_BYTES[c.precision]
-
-
-def layer_working(c: Columns, sharded: Any, layer: Any, compiled: Any) -> Any:
-    """Made by the backward pass of a layer, less what it has given up by then: at the MLP's second matrix, or, where
+def block_backward_bytes(s: EngineStage) -> Any:
+    """Allocated by the backward pass of a block, less what it has freed by then: at the MLP's second matrix, or, where
     gradients wait for the whole block, at the end of it. Where each block reduces its own, the buffer of the block
-    before is still there; where weights are gathered block by block, so is the next one's."""
-    compute = COMPUTE_BYTES[c.precision]
-    gradient = boundary(c) + np.where(np.logical_and(c.sequence_parallel, c.tp > 1), whole(c), 0.0)
+    before still exists; where weights are gathered block by block, so do the next one's."""
+    c, compute, boundary = s.c, s.compute_bytes, boundary_bytes(s.c)
+    gathered = np.where(np.logical_and(c.sequence_parallel, c.tp > 1), hidden_bytes(c), 0.0)
     # Of a gate and of what it lets through; a compiler puts one gradient in the place of what it was computed from.
-    both = (c.matrices == 3) & (np.logical_not(compiled) | (c.precision == "fp8"))
+    both = (c.matrices == 3) & (np.logical_not(s.compiled) | (c.precision == "fp8"))
     inside = c.tokens * c.ffn / c.tp * compute * np.where(both, 2, 1)
     matrix = c.hidden * c.ffn / c.tp * compute
-    again = np.where(c.recompute == 2, layer_kept(c, False, compiled) - boundary(c), 0.0)
-    middle = gradient + again + np.maximum(inside + matrix + rounded_bytes(c), scaled_bytes(c, compiled))
-    reduces = sharded & (c.zero >= 2) & (c.pp == 1)
-    own = np.where(c.recompute == 2, boundary(c), layer_kept(c, c.recompute == 1, compiled))
-    buffer = np.where(reduces, layer * FP32, 0.0)
-    end = boundary(c) + layer * compute + buffer - own
-    gathers = np.where(reduces & (c.zero == 3), layer * compute, 0.0)
-    return gathers + np.where(sharded, np.maximum(np.maximum(middle, middle + buffer - own), end), middle)
-
-
-def rounded_bytes(c: Columns) -> Any:
-    """Of fp8's products at the MLP's second matrix: the gradient in 8 bits, and it and the input transposed."""
-    return (c.precision == "fp8") * c.tokens * (2 * c.hidden + c.ffn / c.tp)
-
-
-def scaled_bytes(c: Columns, compiled: Any) -> Any:
-    """There too, where fp8's forward pass is repeated: the input before it is scaled, and before it is rounded.
-    Compiled it takes 3 bytes a hidden number more by the scales, as would a norm's result before and after that."""
-    repeats = (c.precision == "fp8") & (c.recompute == 2)
-    inputs = 2 * c.tokens * c.ffn / c.tp * COMPUTE_BYTES[c.precision]
-    return repeats * (inputs + compiled * 3 * c.tokens * c.hidden)
-
-
-def bias_bytes(c: Columns) -> Any:
-    """The mask with ALiBi's bias: one for all micro batches."""
-    return c.bias_heads / c.tp * c.seq**2 * COMPUTE_BYTES[c.precision]
-
-
-def loss_bytes(c: Columns, compiled: Any) -> Any:
-    """Logits of one chunk of tokens, and the gradients that the loss makes at once. Compiled, it needs no fp32 ones."""
-    compute = COMPUTE_BYTES[c.precision]
-    rows = c.vocab_rows / c.tp
-    chunk = loss_chunk_tokens(rows)
-    logits = np.minimum(chunk, c.tokens) * rows
-    matrix = rows * c.hidden
-    summed = np.where(chunk < c.tokens, matrix * FP32, 0.0)
-    first = logits * np.where(compiled, 2 * compute, FP32 + (compute if compute != FP32 else 0))
-    return whole(c) + summed + np.maximum(first, logits * compute + matrix * compute)
+    recomputed = block_activation_bytes(c, False, s.compiled) - boundary
+    recomputed = np.where(c.recompute == RecomputeCode.FULL, recomputed, 0.0)
+    inputs = np.maximum(inside + matrix + fp8_gemm_bytes(c), fp8_recompute_bytes(c, s.compiled))
+    at_second_matrix = boundary + gathered + recomputed + inputs
+    buffer = np.where(s.reduces_by_block, s.block_parameters * FP32, 0.0)
+    freed = block_kept_bytes(c, s.compiled)
+    at_end = boundary + s.block_parameters * compute + buffer - freed
+    whole_block = np.maximum(np.maximum(at_second_matrix, at_second_matrix + buffer - freed), at_end)
+    next_weights = np.where(s.reduces_by_block & (c.zero == 3), s.block_parameters * compute, 0.0)
+    return next_weights + np.where(s.sharded, whole_block, at_second_matrix)

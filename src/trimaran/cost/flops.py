@@ -1,6 +1,6 @@
 """FLOPs of one training step, by named formula: the same step prints as 150, 144, 113 or 112 TFLOP/s.
 
-A matrix product of M x K by K x N is 2MKN operations; the backward pass costs twice the forward pass.
+A GEMM of M x K by K x N is 2MKN operations; the backward pass costs twice the forward pass.
 Tokens T = batch x seq_len; l layers, h hidden, s seq_len, V rows of the (padded) vocabulary.
 """
 
@@ -44,12 +44,12 @@ class TrainingStep:
 
 
 def layer_forward_flops_per_token(model: Model) -> int:
-    """The matrix products of one layer; true for any ffn_hidden, gate and number of key/value heads."""
+    """The GEMMs of one layer; true for any ffn_hidden, gate and number of key/value heads."""
     return 2 * (attention_matrix_parameters(model) + mlp_matrix_parameters(model))
 
 
 def attention_forward_flops_per_token(model: Model) -> int:
-    """Scores and their product with the values against all s positions: 2 x 2sh."""
+    """Scores, and their GEMM with the values, over all s positions: 2 x 2sh."""
     return 4 * model.seq_len * model.hidden
 
 

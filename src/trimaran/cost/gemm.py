@@ -1,4 +1,4 @@
-"""Seconds of a matrix product: FLOPs over the peak, less what its shape costs."""
+"""Seconds of a GEMM: FLOPs over the peak, less what its shape costs."""
 
 from typing import Any
 

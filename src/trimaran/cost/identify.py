@@ -27,7 +27,7 @@ NEED_VOCAB = {"bigscience-exact", "model", "model-causal", "hardware", "6n", "6n
 
 
 @dataclass(frozen=True)
-class Fit:
+class FormulaMatch:
     """A formula's answer beside the printed one; `error` = formula / printed - 1."""
 
     tag: str
@@ -77,11 +77,11 @@ def printed_as(setup: Setup, seconds: float, tag: str) -> float | None:
     return None if flops is None or setup.devices is None else tflops_per_device(flops, seconds, setup.devices)
 
 
-def fits(setup: Setup, seconds: float, tflops: float) -> list[Fit]:
+def match_formulas(setup: Setup, seconds: float, tflops: float) -> list[FormulaMatch]:
     """Every formula that can be computed, the nearest first; of equals, the plainest."""
     found = []
     for tag in (*TAGS, "label-4", "label-3"):
         value = printed_as(setup, seconds, tag)
         if value is not None:
-            found.append(Fit(tag, value, value / tflops - 1))
+            found.append(FormulaMatch(tag, value, value / tflops - 1))
     return sorted(found, key=lambda fit: round(abs(fit.error), 6))

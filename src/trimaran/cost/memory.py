@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns
+from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns, RecomputeCode, ScheduleCode
 from trimaran.cost.compiled import is_compiled
 from trimaran.cost.constants import Constants, constants_of
-from trimaran.cost.engine_memory import engine_parts
+from trimaran.cost.engine_memory import EngineStage, fullest_moment
 from trimaran.cost.stages import stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, TrainerProfile
 
 GIB = 2**30
 STAGES = ("first", "middle", "last")
-LOGIT_BYTES = 10  # per logit: 2 of the product, 4 each of its fp32 copy and its softmax, which becomes the gradient
-FLASH_LOGIT_BYTES = 8  # with a chunked loss: the product, and one fp32 chunk's worth of the rest
-# Lost in such pages that are partly used; benchmarks/gpu_pages.py weighs it. Most where an update needs whole tensors
-# for a moment: seen of 8-bit Adam, and taken to be so of the plain one.
+LOGIT_BYTES = 10  # per logit: 2 of the GEMM, 4 each of its fp32 copy and its softmax, which becomes the gradient
+FLASH_LOGIT_BYTES = 8  # with a chunked loss: the GEMM, and one fp32 chunk's worth of the rest
+# Lost in partly used pages (spec.own_engine.PAGE_MIB), measured by benchmarks/gpu_pages.py. Most where an update needs
+# whole tensors for a moment: measured of 8-bit Adam, assumed of the plain one.
 PAGES_BYTES = {"adam": 200 * 2**20, "fused-adam": 130 * 2**20, "adam-8bit": 200 * 2**20}
 
 
@@ -45,7 +45,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PipelineMemory:
     """Of the three kinds of stage; with two stages the middle one does not count."""
 
     first: StageMemory
@@ -67,9 +67,9 @@ class Memory:
         return np.maximum(np.maximum(first, np.where(self.pp > 2, middle, 0.0)), last) / GIB
 
 
-def memory(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> Memory:
+def memory(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> PipelineMemory:
     first, middle, last = (stage_memory(c, cluster, trainer, stage, k) for stage in STAGES)
-    return Memory(first, middle, last, c.pp)
+    return PipelineMemory(first, middle, last, c.pp)
 
 
 def stage_memory(
@@ -89,7 +89,7 @@ def stage_memory(
     gradients = parameters * trainer.gradient_bytes[c.precision] / gradient_shard
     optimizer = parameters * sharded / np.where(c.zero >= 1, shard, whole)
     activations = activation_bytes(c, trainer, stage)
-    working = np.where(c.recompute == 2, layer_activation_bytes(c, trainer, recompute=0), 0.0)
+    working = np.where(c.recompute == RecomputeCode.FULL, layer_activation_bytes(c, trainer, RecomputeCode.NONE), 0.0)
     per_logit = FLASH_LOGIT_BYTES if trainer.attention == "flash" else LOGIT_BYTES
     has_logits = (stage == "last") | (c.pp == 1)
     logits = has_logits * c.tokens * c.vocab_rows / c.tp * per_logit
@@ -108,25 +108,28 @@ def stage_memory(
     )
 
 
-def engine_memory(c: Columns, cluster: Cluster, trainer: TrainerProfile, stage: str, depth: Any = None) -> StageMemory:
-    """Of our own trainer, whose tensors are all known; the learned shares are of others. `depth`: see engine_parts."""
+def engine_memory(
+    c: Columns, cluster: Cluster, trainer: TrainerProfile, stage: str, stages_left: Any = None
+) -> StageMemory:
+    """Of our own trainer, whose tensors are all known; the learned shares are of others. `stages_left`: from this one
+    to the last, where it is not the usual of its kind."""
     compiled = is_compiled(c, cluster, trainer)
-    parts = engine_parts(c, stage, cluster.device.is_gpu, compiled, depth)
+    held = fullest_moment(EngineStage(c, stage, cluster.device.is_gpu, compiled, stages_left))
     return StageMemory(
-        weights=parts.weights,
-        gradients=parts.gradients,
-        optimizer=parts.optimizer,
-        activations=parts.activations,
-        working=parts.working,
-        logits=parts.logits,
-        buffers=parts.buffers + trainer.buffers_gib * GIB,
+        weights=held.weights,
+        gradients=held.gradients,
+        optimizer=held.optimizer,
+        activations=held.activations,
+        working=held.working,
+        logits=held.logits,
+        buffers=held.buffers + trainer.buffers_gib * GIB,
         context=engine_context_bytes(c, cluster),
-        slack=(parts.activations + parts.working + parts.logits) * cluster.slack,
+        slack=(held.activations + held.working + held.logits) * cluster.slack,
     )
 
 
 def context_bytes(c: Columns, cluster: Cluster) -> Any:
-    """What no tensor gets: a device that is alone talks to nobody."""
+    """What no tensor gets. A single device needs no communicators."""
     return (cluster.context_gib + (c.dp * c.tp * c.pp > 1) * (cluster.communicator_gib or 0.0)) * GIB
 
 
@@ -140,20 +143,18 @@ def in_flight(c: Columns, stage: str) -> Any:
     """Micro batches whose activations a stage holds at once."""
     depth = {"first": c.pp, "middle": c.pp - 1, "last": np.ones_like(c.pp * 1.0)}[stage]
     interleaved = depth * (1 + (c.pp - 1) / (c.pp * c.virtual))
-    depth = np.where(c.schedule == 2, interleaved, depth)
-    return np.minimum(np.where(c.schedule == 0, c.micro_batches, depth), c.micro_batches)
+    depth = np.where(c.schedule == ScheduleCode.INTERLEAVED, interleaved, depth)
+    return np.minimum(np.where(c.schedule == ScheduleCode.GPIPE, c.micro_batches, depth), c.micro_batches)
 
 
 def activation_bytes(c: Columns, trainer: TrainerProfile, stage: str) -> Any:
     first, middle, last = stage_layer_counts(c)
     layers = {"first": first, "middle": middle, "last": last}[stage]
-    per_layer = np.where(
-        c.recompute == 2,
-        boundary_bytes(c),
-        np.where(
-            c.recompute == 1, layer_activation_bytes(c, trainer, recompute=1), layer_activation_bytes(c, trainer, 0)
-        ),
+    all_kept, without_scores = (
+        layer_activation_bytes(c, trainer, recompute) for recompute in (RecomputeCode.NONE, RecomputeCode.SELECTIVE)
     )
+    per_layer = np.where(c.recompute == RecomputeCode.SELECTIVE, without_scores, all_kept)
+    per_layer = np.where(c.recompute == RecomputeCode.FULL, boundary_bytes(c), per_layer)
     kept = layers * per_layer + np.where(c.pp > 1, trainer.stage_buffers * boundary_bytes(c), 0.0)
     return in_flight(c, stage) * kept
 
@@ -163,7 +164,7 @@ def boundary_bytes(c: Columns) -> Any:
     return c.tokens * c.hidden * COMPUTE_BYTES[c.precision] / np.where(c.sequence_parallel, c.tp, 1)
 
 
-def layer_activation_bytes(c: Columns, trainer: TrainerProfile, recompute: int) -> Any:
+def layer_activation_bytes(c: Columns, trainer: TrainerProfile, recompute: RecomputeCode) -> Any:
     """What the backward pass of a layer needs (Korthikanti et al., arXiv 2205.05198): 34 bytes per token and hidden
     element, 10 of them on every tensor rank without sequence parallelism, and 5 per attention score unless these are
     recomputed or never stored."""
@@ -171,5 +172,9 @@ def layer_activation_bytes(c: Columns, trainer: TrainerProfile, recompute: int) 
     mlp = 16 * (c.matrices - 1) * c.ffn / (4 * c.hidden)  # 19 bytes of a plain MLP: 16 scale with its width
     whole = np.where(c.sequence_parallel, 10 / c.tp, 10)
     linear = c.tokens * c.hidden * (whole + (8 + mlp) / c.tp)
-    scores = 0.0 if recompute == 1 or trainer.attention == "flash" else 5 * c.mbs * c.heads / c.tp * c.seq**2
+    scores = (
+        0.0
+        if recompute == RecomputeCode.SELECTIVE or trainer.attention == "flash"
+        else 5 * c.mbs * c.heads / c.tp * c.seq**2
+    )
     return width * (linear + scores)

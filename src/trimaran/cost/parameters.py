@@ -1,6 +1,6 @@
 """How many parameters: of the model, of a pipeline stage, of one tensor rank. Counts, not bytes.
 
-Where `tp` appears the result is what one tensor rank holds; tp may be a number or a column of numbers.
+Where `tp` appears the result is what one tensor rank holds; tp may be a number or a column.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ import numpy as np
 from trimaran.cost.columns import Columns, columns_by_format
 from trimaran.cost.constants import NAMES, Constants, constants_of, spreads_of
 from trimaran.cost.flops import TrainingStep, model_flops, tflops_per_device
-from trimaran.cost.memory import GIB, STAGES, Memory, memory
+from trimaran.cost.memory import GIB, STAGES, PipelineMemory, memory
 from trimaran.cost.time import StepTime, step_time
 from trimaran.spec import Cluster, Job, TrainerProfile
 
@@ -31,7 +31,7 @@ class Prediction:
     first_stage_gib: Any  # what nvidia-smi shows on the first node
     fits: Any
     time: StepTime
-    memory: Memory
+    memory: PipelineMemory
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import COMPUTE_BYTES, Columns
+from trimaran.cost.columns import COMPUTE_BYTES, Columns, RecomputeCode, ScheduleCode
 from trimaran.cost.compiled import is_compiled
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.gemm import gemm_seconds
@@ -22,10 +22,10 @@ WHOLE_BYTES, CUT_BYTES = 20, 28
 SOFTMAX_FORWARD_BYTES, SOFTMAX_BACKWARD_BYTES = 11, 16
 LOSS_BYTES = 26  # per logit: cast to fp32, maximum, exponential, sum, gradient
 # The same where a compiler joins kernels: what takes as long as they do in the profile of our trainer on an H200
-# (docs/gpu.md), at the speed that a probe finds. And what rounding to 8 bits adds: looking for the largest number,
-# writing each tensor and its transpose.
+# (docs/gpu.md), at the speed that a probe measures. And what quantizing to 8 bits adds: the largest absolute value,
+# each tensor and its transpose written.
 COMPILED_WHOLE_BYTES, COMPILED_CUT_BYTES, COMPILED_LOSS_BYTES = 17, 21, 12
-ROUNDING_BYTES = 72
+QUANTIZE_BYTES = 72
 FUSED_ADAM_BYTES = 28  # per parameter, in fp32: gradient, value and two moments read, all but the first written
 # Tokens at which flash attention on a GPU loses half: on an H200 it reaches 0.39 of the peak at 2048, 0.52 at 8192.
 FLASH_HALF_SEQ = 1000
@@ -37,7 +37,7 @@ class Machine:
 
     cluster: Cluster
     trainer: TrainerProfile
-    peak_flops: float  # of the layers' matrix products
+    peak_flops: float  # of the layers' GEMMs
     wide_peak_flops: float  # of attention and logits, which stay in 16 bits when the layers go to 8
     memory_bytes_per_s: float
     inside_bytes_per_s: float
@@ -77,8 +77,8 @@ def machine_of(cluster: Cluster, trainer: TrainerProfile, precision: Any, k: Con
 
 
 def reachable_share(cluster: Cluster, precision: Any) -> float:
-    """Products in 8 bits reach a smaller share of their peak than those in 16, of which the constants tell: as the best
-    of both that somebody measured."""
+    """GEMMs in 8 bits reach a smaller share of their peak than those in 16 bits, which the constants describe: in the
+    ratio of the best measured of both."""
     best, peak = cluster.device.matmul_tflops, cluster.device.peak_tflops
     if precision != "fp8" or not {"bf16", "fp8"} <= set(best):
         return 1.0
@@ -88,7 +88,8 @@ def reachable_share(cluster: Cluster, precision: Any) -> float:
 def step_time(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> StepTime:
     machine = machine_of(cluster, trainer, c.precision, k)
     forward, backward = layer_compute_seconds(machine, c)
-    repeated = np.where(c.recompute == 2, forward, np.where(c.recompute == 1, attention_seconds(machine, c)[0], 0.0))
+    attention_repeated = np.where(c.recompute == RecomputeCode.SELECTIVE, attention_seconds(machine, c)[0], 0.0)
+    repeated = np.where(c.recompute == RecomputeCode.FULL, forward, attention_repeated)
     compute = forward + backward + repeated
     tensor_parallel = tensor_parallel_seconds(machine, c)
     head = head_seconds(machine, c)
@@ -102,7 +103,9 @@ def step_time(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constant
     every = np.where(c.pp == 1, slowest, first + last + np.maximum(c.pp - 2, 0) * middle)
     waits = waiting_share(c, cluster)
     fill = np.where(c.pp == 1, 0.0, every - slowest) / c.virtual * waits
-    fill = np.where(c.schedule == 3, fill / 3, fill)  # ZB-H1: the weights' half of backward fills most of it
+    fill = np.where(
+        c.schedule == ScheduleCode.ZERO_BUBBLE, fill / 3, fill
+    )  # ZB-H1: the weights' half of backward fills most of it
     busy = c.micro_batches * (waits * slowest + (1 - waits) * every / c.pp)
     reduction = reduction_seconds(machine, c)
     optimizer = optimizer_seconds(machine, c) + accumulation_seconds(machine, c)
@@ -125,7 +128,7 @@ def step_time(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constant
 
 def waiting_share(c: Columns, cluster: Cluster) -> Any:
     """1 where a stage that waits is lost time. Processes that share cores leave theirs to the others, so that no bubble
-    and no uneven stage is felt as long as the ranks of one stage keep all cores busy."""
+    and no uneven stage costs time as long as the ranks of one stage keep all cores busy."""
     if cluster.cores is None or cluster.devices_per_node <= cluster.cores:
         return 1.0
     return np.clip(1.0 - c.dp * c.tp / (cluster.cores * cluster.nodes), 0.0, 1.0)
@@ -143,8 +146,8 @@ def hidden_seconds(c: Columns, trainer: TrainerProfile, reduction: Any, busy: An
     return np.minimum(reduction, OVERLAP * behind)
 
 
-def layer_products(c: Columns) -> tuple[tuple[Any, Any], ...]:
-    """(columns, inner) of a layer's matrix products on one tensor rank: qkv, output, up (and gate), down."""
+def layer_gemms(c: Columns) -> tuple[tuple[Any, Any], ...]:
+    """(columns, inner) of a layer's GEMMs on one tensor rank: qkv, output, up (and gate), down."""
     return (
         ((c.hidden + 2 * c.kv_width) / c.tp, c.hidden),
         (c.hidden, c.hidden / c.tp),
@@ -157,7 +160,7 @@ def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
     """Forward and backward of one layer for one micro batch, without communication."""
     device, peak, k = machine.cluster.device, machine.peak_flops, machine.k
     forward = backward = 0.0
-    for columns, inner in layer_products(c):
+    for columns, inner in layer_gemms(c):
         forward = forward + gemm_seconds(device, peak, k, c.tokens, columns, inner)
         backward = backward + gemm_seconds(device, peak, k, c.tokens, inner, columns)  # of the input
         backward = backward + gemm_seconds(device, peak, k, columns, inner, c.tokens)  # of the weights
@@ -172,15 +175,15 @@ def layer_compute_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
 
 
 def power_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
-    """What the power limit allows: products and attention take the energy, and what else there is to do is hardly
-    felt, for the chip draws less meanwhile and runs the products faster. A FLOP of attention takes a little less."""
-    products = sum(2 * c.tokens * columns * inner for columns, inner in layer_products(c)) / machine.peak_flops
+    """What the power limit allows: GEMMs and attention take the energy. Other work hardly counts, because the chip
+    draws less meanwhile and then runs the GEMMs faster. A FLOP of attention takes a little less."""
+    gemms = sum(2 * c.tokens * columns * inner for columns, inner in layer_gemms(c)) / machine.peak_flops
     attention = ATTENTION_ENERGY * attention_flops(machine, c) / machine.wide_peak_flops
     limit = machine.k.sustained_efficiency
-    return (products + attention) / limit, (2 * products + 2.5 * attention) / limit
+    return (gemms + attention) / limit, (2 * gemms + 2.5 * attention) / limit
 
 
-ATTENTION_ENERGY = 0.8  # of a FLOP, products' being 1: steps of 2048 and 4096 tokens on an H200
+ATTENTION_ENERGY = 0.8  # of a FLOP, a GEMM's being 1: steps of 2048 and 4096 tokens on an H200
 BACKWARD_STARTS = 1.3  # autograd starts more kernels than the forward pass, but without Python between them
 # How sharply the longer of two counts. The device works while the host starts what comes next, and both jitter; a
 # chip's clock follows what it draws, and is a little late.
@@ -204,12 +207,12 @@ def attention_seconds(machine: Machine, c: Columns) -> tuple[Any, Any]:
         efficiency = machine.k.flash_efficiency / short_sequence(machine.cluster, c.seq)
         causal_seconds = flops * slowdown / (machine.wide_peak_flops * efficiency)
         return causal_seconds, 2.5 * causal_seconds  # flash repeats the scores in its backward pass
-    product_seconds = flops * slowdown / (machine.wide_peak_flops * machine.k.attention_efficiency)
+    gemm = flops * slowdown / (machine.wide_peak_flops * machine.k.attention_efficiency)
     scores = c.mbs * c.heads / c.tp * c.seq**2
     fused = fused_softmax(c) if machine.trainer.attention == "fused-softmax" else False
     passes = np.where(fused, 1.0, 2.0) / machine.memory_bytes_per_s
-    forward = product_seconds + scores * SOFTMAX_FORWARD_BYTES * passes
-    return forward, 2 * product_seconds + scores * SOFTMAX_BACKWARD_BYTES * passes
+    forward = gemm + scores * SOFTMAX_FORWARD_BYTES * passes
+    return forward, 2 * gemm + scores * SOFTMAX_BACKWARD_BYTES * passes
 
 
 def short_sequence(cluster: Cluster, seq: Any) -> Any:
@@ -225,22 +228,22 @@ def fused_softmax(c: Columns) -> Any:
 def elementwise_seconds(machine: Machine, c: Columns) -> Any:
     compiled = is_compiled(c, machine.cluster, machine.trainer)
     whole = np.where(compiled, COMPILED_WHOLE_BYTES, WHOLE_BYTES) / np.where(c.sequence_parallel, c.tp, 1)
-    cut = np.where(compiled, COMPILED_CUT_BYTES, CUT_BYTES) + (c.precision == "fp8") * ROUNDING_BYTES
+    cut = np.where(compiled, COMPILED_CUT_BYTES, CUT_BYTES) + (c.precision == "fp8") * QUANTIZE_BYTES
     width = COMPUTE_BYTES[c.precision] / 2
     return c.tokens * c.hidden * (whole + cut / c.tp) * width / machine.memory_bytes_per_s
 
 
 def head_seconds(machine: Machine, c: Columns) -> Any:
-    """Logits and loss on the last stage: three matrix products, never recomputed, and the loss over fp32 logits."""
+    """Logits and loss on the last stage: three GEMMs, never recomputed, and the loss over fp32 logits."""
     device, peak, k = machine.cluster.device, machine.wide_peak_flops, machine.k
     columns = c.vocab_rows / c.tp
-    products = (
+    gemms = (
         gemm_seconds(device, peak, k, c.tokens, columns, c.hidden)
         + gemm_seconds(device, peak, k, c.tokens, c.hidden, columns)
         + gemm_seconds(device, peak, k, columns, c.hidden, c.tokens)
     )
     loss_bytes = np.where(is_compiled(c, machine.cluster, machine.trainer), COMPILED_LOSS_BYTES, LOSS_BYTES)
-    return products + c.tokens * columns * loss_bytes / machine.memory_bytes_per_s
+    return gemms + c.tokens * columns * loss_bytes / machine.memory_bytes_per_s
 
 
 def tensor_parallel_seconds(machine: Machine, c: Columns) -> Any:
@@ -253,7 +256,7 @@ def tensor_parallel_seconds(machine: Machine, c: Columns) -> Any:
     rate = np.where(inside, machine.inside_bytes_per_s, machine.between_bytes_per_s * machine.k.between_share)
     latency_us = machine.k.collective_us + np.where(inside, 0.0, machine.cluster.between.latency_us)
     one = (c.tp - 1) * (2 / c.tp * payload_bytes / rate + latency_us * 1e-6)
-    return one * (4 + np.where(c.recompute == 2, 2, 0))
+    return one * (4 + np.where(c.recompute == RecomputeCode.FULL, 2, 0))
 
 
 def transfer_seconds(machine: Machine, c: Columns) -> Any:

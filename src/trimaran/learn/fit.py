@@ -24,7 +24,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Measured:
+class CalibrationRows:
     """Trials of one trainer as columns, with what was measured (NaN where it was not)."""
 
     trainer: TrainerProfile
@@ -42,11 +42,11 @@ class Fitted:
     undetermined: tuple[str, ...]  # the data left them where the prior had them
 
 
-def measured(trials: Sequence[Trial], cluster: Cluster, trainer: TrainerProfile) -> Measured:
-    """Each table weighs as much as its rows, but no more than forty of them: a large one must not drown the others."""
+def calibration_rows(trials: Sequence[Trial], cluster: Cluster, trainer: TrainerProfile) -> CalibrationRows:
+    """A table counts as its rows, but as forty at most: otherwise the largest one dominates the fit."""
     tables = [trial.source.table for trial in trials]
     weights = [min(1.0, np.sqrt(40 / tables.count(table))) for table in tables]
-    return Measured(
+    return CalibrationRows(
         trainer=trainer,
         groups=columns_by_format([job_of(trial, cluster, trainer) for trial in trials]),
         seconds=np.array([trial.outcome.seconds or np.nan for trial in trials]),
@@ -58,14 +58,14 @@ def measured(trials: Sequence[Trial], cluster: Cluster, trainer: TrainerProfile)
     )
 
 
-def predicted_seconds(rows: Measured, cluster: Cluster, k: Constants) -> Array:
+def predicted_seconds(rows: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     out = np.empty(len(rows.seconds))
     for places, columns in rows.groups:
         out[places] = predict(columns, cluster, rows.trainer, k).seconds
     return out
 
 
-def predicted_memory(rows: Measured, cluster: Cluster, k: Constants) -> Array:
+def predicted_memory(rows: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     """Of the first stage: what people read off nvidia-smi on the first node."""
     out = np.empty(len(rows.seconds))
     for places, columns in rows.groups:
@@ -73,14 +73,14 @@ def predicted_memory(rows: Measured, cluster: Cluster, k: Constants) -> Array:
     return out
 
 
-def predicted_need(rows: Measured, cluster: Cluster, k: Constants) -> Array:
+def predicted_need(rows: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     out = np.empty(len(rows.seconds))
     for places, columns in rows.groups:
         out[places] = memory(columns, cluster, rows.trainer, k).needed_gib
     return out
 
 
-def fit(parts: Sequence[Measured], cluster: Cluster) -> Fitted:
+def fit(parts: Sequence[CalibrationRows], cluster: Cluster) -> Fitted:
     """Memory first, for its pressure slows the time; both start from the priors and move as far as the rows push."""
     priors = priors_of(cluster)
     start = Constants(**{name: priors[name].value for name in NAMES})
@@ -91,12 +91,12 @@ def fit(parts: Sequence[Measured], cluster: Cluster) -> Fitted:
     return Fitted(time[0], spreads, undetermined)
 
 
-def _time_residuals(part: Measured, cluster: Cluster, k: Constants) -> Array:
+def _time_residuals(part: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     residual = np.log(predicted_seconds(part, cluster, k) / part.seconds) / TIME_NOISE
     return np.nan_to_num(residual) * part.weight
 
 
-def _memory_residuals(part: Measured, cluster: Cluster, k: Constants) -> Array:
+def _memory_residuals(part: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     """What was printed, and what is known without any print: a run that worked fitted, one that did not, did not."""
     residual = np.log(predicted_memory(part, cluster, k) / part.memory_gib) / MEMORY_NOISE
     over = np.log(predicted_need(part, cluster, k) / cluster.device.memory_gib) / FIT_NOISE
@@ -105,7 +105,7 @@ def _memory_residuals(part: Measured, cluster: Cluster, k: Constants) -> Array:
 
 
 def _least_squares(
-    parts: Sequence[Measured],
+    parts: Sequence[CalibrationRows],
     cluster: Cluster,
     start: Constants,
     priors: dict[str, Prior],
@@ -137,7 +137,7 @@ def require(count: int, cluster: Cluster) -> None:
     """A fit needs something to fit to."""
     if count == 0:
         raise Mistake(
-            f"The ledger holds no trial of the device {cluster.device.name} that tells layers, hidden, batch, layout"
+            f"The ledger holds no trial of the device {cluster.device.name} that states layers, hidden, batch, layout"
             " and seconds; import logs or tables of it first."
         )
     if count < 3:

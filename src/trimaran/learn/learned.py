@@ -26,7 +26,7 @@ def learn(
     cluster: Cluster,
     trainer: Callable[[Trial], TrainerProfile],
     table: Callable[[Trial], str],
-    told: Callable[[int, int], object] = lambda done, of: None,
+    report: Callable[[int, int], object] = lambda done, of: None,
 ) -> Learned:
     timed = sum(trial.outcome.seconds is not None for trial in trials)
     require(timed, cluster)
@@ -35,7 +35,7 @@ def learn(
     seconds = np.concatenate([predicted_seconds(p, cluster, fitted.constants) / p.seconds - 1 for p in parts])
     memory = np.concatenate([predicted_memory(p, cluster, fitted.constants) / p.memory_gib - 1 for p in parts])
     tables = {table(trial) for trial in trials if trial.outcome.seconds}
-    left_out = leave_tables_out(trials, cluster, trainer, table, told) if len(tables) > 1 else None
+    left_out = leave_tables_out(trials, cluster, trainer, table, report) if len(tables) > 1 else None
     judged = f", {left_out.mape:.1%} on tables left out" if left_out else ""
     source = f"Learned from {timed} measured times in {len(tables)} tables; mean error {_mean(seconds):.1%}{judged}."
     updated = cluster.replace(

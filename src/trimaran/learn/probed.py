@@ -8,9 +8,7 @@ from trimaran.probe.detect import KNOWN_GPUS
 from trimaran.probe.result import ProbeResult
 from trimaran.spec import Cluster, Device, Link, Mistake, presets
 
-ASSUMED = Link(
-    name="PCIe 4", gb_per_s=24, latency_us=10, source="Assumed: one rank has nobody to talk to, so it measured no link."
-)
+ASSUMED = Link(name="PCIe 4", gb_per_s=24, latency_us=10, source="Assumed: a single rank measures no link.")
 
 
 def probed_cluster(measured: ProbeResult) -> Cluster:
@@ -71,7 +69,7 @@ def _device(measured: ProbeResult, known: Device) -> Device:
     best = {name: tflops for name, tflops in _best(measured).items() if not stated or name in known.peak_tflops}
     changes: dict[str, Any] = {"matmul_tflops": {**known.matmul_tflops, **best}, "units": measured.units}
     sources = {
-        "matmul_tflops": f"Best of {len(measured.products)} products. {seen}",
+        "matmul_tflops": f"Best of {len(measured.products)} GEMMs. {seen}",
         "units": "Seen by the same probe.",
     }
     if measured.device_memory_gib is not None:
@@ -79,7 +77,7 @@ def _device(measured: ProbeResult, known: Device) -> Device:
         sources["memory_gib"] = f"Seen by CUDA. {seen}"
     if not stated:
         changes |= {"peak_tflops": best, "memory_gb_per_s": _rounded(measured.traffic.copy_gb_per_s)}
-        sources["peak_tflops"] = f"The best product seen in each number format stands for the peak. {seen}"
+        sources["peak_tflops"] = f"The best GEMM in each number format stands for the peak. {seen}"
         sources["memory_gb_per_s"] = f"A large copy, read and written bytes. {seen}"
     return known.replace(**changes, sources={**known.sources, **sources})
 
@@ -115,7 +113,7 @@ def _sources(measured: ProbeResult, known: Cluster) -> dict[str, str]:
         "devices_per_node": f"Ranks of the probe on a node. {seen}",
         "nodes": f"Nodes of the probe. {seen}",
         "slack": "Assumed as before the probe, which does not measure it.",
-        "probed": f"Products, attention and elementwise work at the shapes of {measured.model}. {seen}",
+        "probed": f"GEMMs, attention and elementwise work at the shapes of {measured.model}. {seen}",
         "spreads": "Scatter of the measurements around the cost model's expressions.",
     }
 

@@ -16,14 +16,14 @@ from trimaran.probe.result import CollectiveTiming, ProbeResult
 from trimaran.spec import Cluster
 
 SHAPE_NAMES = ("gemm_efficiency", "gemm_half_tokens", "gemm_half_width", "wave_exponent", "misaligned_slowdown")
-NOISE = 0.1  # of the logarithm of one product's time: libraries choose other kernels for neighbouring shapes
+NOISE = 0.1  # of the logarithm of one GEMM's time: libraries choose other kernels for neighbouring shapes
 LEAST_SPREAD = 0.03  # the same probe on another day
-LIMITED = 0.95  # products without a pause at this share of the best are held back by the power limit
+LIMITED = 0.95  # GEMMs without a pause at this share of the best are held back by the power limit
 
 
 def probed_constants(measured: ProbeResult, cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
     """Constants and how far each may be off. `cluster` has the measured device and links already."""
-    shapes, scatter = _of_products(measured, cluster)
+    shapes, scatter = _gemm_constants(measured, cluster)
     found = shapes | {
         "kernel_us": measured.launches.kernel_seconds * 1e6,
         "layer_us": measured.launches.layer_seconds * 1e6,
@@ -56,11 +56,11 @@ def tensor_parallel_line(seen: list[CollectiveTiming]) -> LatencyBandwidth | Non
     )
 
 
-def _of_products(measured: ProbeResult, cluster: Cluster) -> tuple[dict[str, float], float]:
-    """What shapes cost, fitted to all products in the model's precision, held by the priors; and the scatter left."""
-    seen = [product for product in measured.products if product.precision == measured.precision]
+def _gemm_constants(measured: ProbeResult, cluster: Cluster) -> tuple[dict[str, float], float]:
+    """What shapes cost, fitted to all GEMMs in the model's precision, held by the priors; and the scatter left."""
+    seen = [gemm for gemm in measured.products if gemm.precision == measured.precision]
     rows, columns, inner = (np.array([getattr(p, side) for p in seen], float) for side in ("rows", "columns", "inner"))
-    seconds = np.array([product.seconds for product in seen])
+    seconds = np.array([gemm.seconds for gemm in seen])
     peak_flops = cluster.device.peak_tflops[measured.precision] * 1e12
     start = constants_of(cluster).replace(kernel_us=measured.launches.kernel_seconds * 1e6)
     priors = priors_of(cluster)
@@ -99,7 +99,7 @@ def _flash_efficiency(measured: ProbeResult, cluster: Cluster) -> float:
 
 
 def _between_shares(measured: ProbeResult, cluster: Cluster) -> dict[str, float]:
-    """What all devices of a node get together when each talks to its like on other nodes: dp groups, and stages."""
+    """What all devices of a node get together when each sends to its peer on another node: dp groups, and stages."""
     node_gb_per_s, local = cluster.between.gb_per_s, cluster.devices_per_node
     rails = [c for c in measured.of_kind("all-reduce", "between") if c.ranks == measured.nodes]
     sends = measured.of_kind("send", "between")

@@ -8,7 +8,7 @@ import numpy as np
 
 from trimaran.cost.constants import NAMES
 from trimaran.cost.predict import COVERAGE, deviation
-from trimaran.learn.fit import Array, Fitted, Measured, fit, measured, predicted_seconds
+from trimaran.learn.fit import Array, CalibrationRows, Fitted, calibration_rows, fit, predicted_seconds
 from trimaran.spec import Cluster, TrainerProfile, Trial
 
 Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
@@ -52,13 +52,13 @@ def leave_tables_out(
     cluster: Cluster,
     trainer: Callable[[Trial], TrainerProfile],
     table: Callable[[Trial], str] = lambda trial: trial.source.table,
-    told: Callable[[int, int], object] = lambda done, of: None,
+    report: Callable[[int, int], object] = lambda done, of: None,
 ) -> LeftOut:
     timed = [trial for trial in trials if trial.outcome.seconds]
     tables = sorted({table(trial) for trial in timed})
     errors, opens, names = [], [], []
     for i, left in enumerate(tables):
-        told(i, len(tables))
+        report(i, len(tables))
         others = [trial for trial in trials if table(trial) != left]
         if not others:
             continue
@@ -71,14 +71,16 @@ def leave_tables_out(
     return LeftOut(np.concatenate(errors or [empty]), np.concatenate(opens or [empty]), tuple(names))
 
 
-def by_trainer(trials: Sequence[Trial], cluster: Cluster, trainer: Callable[[Trial], TrainerProfile]) -> list[Measured]:
+def by_trainer(
+    trials: Sequence[Trial], cluster: Cluster, trainer: Callable[[Trial], TrainerProfile]
+) -> list[CalibrationRows]:
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(trainer(trial).name, []).append(trial)
-    return [measured(group, cluster, trainer(group[0])) for group in groups.values()]
+    return [calibration_rows(group, cluster, trainer(group[0])) for group in groups.values()]
 
 
-def left_open(part: Measured, cluster: Cluster, found: Fitted) -> Array:
+def left_open(part: CalibrationRows, cluster: Cluster, found: Fitted) -> Array:
     """Deviation of log time that the constants' spreads leave."""
     out = np.empty(len(part.seconds))
     for places, columns in part.groups:

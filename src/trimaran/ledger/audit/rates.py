@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trimaran.cost.identify import Fit, printed_as, step_flops, tags_of
+from trimaran.cost.identify import FormulaMatch, printed_as, step_flops, tags_of
 from trimaran.ledger.audit.finding import Finding, peak_tflops
 from trimaran.spec import Setup, Trial
 
@@ -33,17 +33,17 @@ class Rate:
             return None
         return cls(trial.setup, seconds, tflops)
 
-    def fits(self, tags: tuple[str, ...], seconds: float | None = None) -> list[Fit]:
+    def fits(self, tags: tuple[str, ...], seconds: float | None = None) -> list[FormulaMatch]:
         """TFLOPs by each of these formulas that can be computed, beside the printed ones."""
         values = [(tag, printed_as(self.setup, seconds or self.seconds, tag)) for tag in tags]
-        return [Fit(tag, value, value / self.tflops - 1) for tag, value in values if value is not None]
+        return [FormulaMatch(tag, value, value / self.tflops - 1) for tag, value in values if value is not None]
 
-    def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> Fit | None:
+    def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> FormulaMatch | None:
         """Of these formulas the one whose TFLOPs are nearest to the printed ones."""
         found = self.fits(tags, seconds)
         return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error))) if found else None
 
-    def agrees(self, fit: Fit | None) -> bool:
+    def agrees(self, fit: FormulaMatch | None) -> bool:
         if fit is None:
             return False
         rough = fit.tag.startswith("label") or (fit.tag.startswith("approx") and self.setup.vocab is None)
