@@ -41,18 +41,24 @@ def always(job: Job) -> bool:
 
 
 @dataclass(frozen=True)
-class ValueFlag:
-    """--num-layers 70. `default` is the trainer's own, where the flag is not given."""
+class SingleFlag:
+    """A flag that is one field of the Job."""
 
     flag: str
     field: str
-    kind: Callable[[str], Any]
-    default: Any = None
-    wanted: Callable[[Job], bool] = always
 
     @property
     def flags(self) -> tuple[str, ...]:
         return (self.flag,)
+
+
+@dataclass(frozen=True)
+class ValueFlag(SingleFlag):
+    """--num-layers 70. `default` is the trainer's own, where the flag is not given."""
+
+    kind: Callable[[str], Any]
+    default: Any = None
+    wanted: Callable[[Job], bool] = always
 
     def write(self, job: Job) -> list[Line]:
         value = field_of(job, self.field)
@@ -64,11 +70,9 @@ class ValueFlag:
 
 
 @dataclass(frozen=True)
-class SwitchFlag:
+class SwitchFlag(SingleFlag):
     """--embed-layernorm: the field has this value where the flag is given, and `otherwise` where it is not."""
 
-    flag: str
-    field: str
     value: Any = True
     otherwise: Any = None
     others: tuple[str, ...] = ()  # written with it, without a meaning of their own
@@ -88,17 +92,11 @@ class SwitchFlag:
 
 
 @dataclass(frozen=True)
-class ChoiceFlag:
+class ChoiceFlag(SingleFlag):
     """--lr-decay-style cosine: the Job's value for each of the trainer's choices; other choices are not understood."""
 
-    flag: str
-    field: str
     words: Mapping[str, str]  # ours -> theirs
     default: str | None = None  # theirs
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return (self.flag,)
 
     def write(self, job: Job) -> list[Line]:
         value = field_of(job, self.field)

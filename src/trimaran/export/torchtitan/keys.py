@@ -15,9 +15,14 @@ SAME = {
     "parallelism.tensor_parallel_degree": "layout.tp",
     "parallelism.pipeline_parallel_degree": "layout.pp",
 }
-# those that have a meaning only with `checkpoint.enable` or `validation.enable`
 SAME_IN_CHECKPOINTS = {"checkpoint.interval": "saving.every", "checkpoint.keep_latest_k": "saving.keep"}
 SAME_IN_VALIDATION = {"validation.freq": "validation.every"}
+
+
+def same_fields(saving: bool, validation: bool) -> dict[str, str]:
+    """The keys of checkpoints and validation have a meaning only where these are enabled."""
+    return SAME | (SAME_IN_CHECKPOINTS if saving else {}) | (SAME_IN_VALIDATION if validation else {})
+
 
 SCHEDULES = {
     "gpipe": "GPipe",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from trimaran.export.flags import nest
 from trimaran.export.partial_job import PartialJob
 from trimaran.export.torchtitan import keys
 from trimaran.export.torchtitan.config import TitanConfig
@@ -47,19 +48,9 @@ def _merge(values: Values, more: Values) -> None:
 
 def _equal_fields(config: TitanConfig) -> Values:
     """The keys that equal a field of the Job; name and seed only where the file states them."""
-    fields = dict(keys.SAME)
-    fields |= keys.SAME_IN_CHECKPOINTS if config.get("checkpoint.enable") else {}
-    fields |= keys.SAME_IN_VALIDATION if config.get("validation.enable") else {}
-    values: Values = {}
-    for key, field in fields.items():
-        if field in ("name", "seed") and not config.states(key):
-            continue
-        noun, _, name = field.rpartition(".")
-        if noun:
-            values.setdefault(noun, {})[name] = config.get(key)
-        else:
-            values[field] = config.get(key)
-    return values
+    same = keys.same_fields(config.get("checkpoint.enable"), config.get("validation.enable"))
+    read = {key: field for key, field in same.items() if field not in ("name", "seed") or config.states(key)}
+    return nest({field: config.get(key) for key, field in read.items()})
 
 
 def _replicas(config: TitanConfig) -> int | None:

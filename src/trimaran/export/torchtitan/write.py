@@ -63,9 +63,7 @@ def _tables(job: Job, flavour: str | None) -> dict[str, dict[str, Any]]:
         "validation": _validation(job),
         "debug": {},
     }
-    same = dict(keys.SAME)
-    same |= keys.SAME_IN_CHECKPOINTS if job.saving.folder is not None else {}
-    same |= keys.SAME_IN_VALIDATION if job.validation.every is not None else {}
+    same = keys.same_fields(saving=job.saving.folder is not None, validation=job.validation.every is not None)
     for key, field in same.items():
         section, _, name = key.rpartition(".")
         tables[section][name] = field_of(job, field)

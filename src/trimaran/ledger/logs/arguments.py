@@ -9,7 +9,7 @@ from typing import Any
 
 from trimaran.export import megatron_deepspeed, megatron_lm
 from trimaran.export.argument_dump import flag_of, flags_of, names_of
-from trimaran.export.flags import Fields, Flags, Given, number
+from trimaran.export.flags import Fields, Flags, Given, SingleFlag, number
 from trimaran.export.megatron_flags import PrecisionFlags
 from trimaran.spec import Mistake, Setup
 
@@ -26,7 +26,7 @@ _ENTRIES: tuple[Flags, ...] = tuple(
     entry
     for table in (megatron_deepspeed.TABLE, megatron_lm.TABLE)
     for entry in table.entries()
-    if getattr(entry, "field", None) in _FIELDS
+    if (isinstance(entry, SingleFlag) and entry.field in _FIELDS)
     or isinstance(entry, megatron_lm.GroupedQueryAttention | megatron_lm.RecomputeFlags | PrecisionFlags)
 )
 _COUNTS = {  # printed as computed, or read without their ramp-up
