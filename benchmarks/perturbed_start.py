@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from trimaran.cli.main import run
-from trimaran.cost.tensors import NamedTensor
 from trimaran.engine.model.init_weights import init_tensor_
 from trimaran.engine.parallel import zero
+from trimaran.spec.tensors import NamedTensor
 
 PERTURBED = (".qkv.weight", ".out.weight", ".up.weight", ".down.weight")
 NOISE = 0.026  # relative: the root mean square error of rounding normally distributed values to e4m3

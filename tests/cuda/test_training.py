@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimaran.cost.tensors import NamedTensor
 from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, local_tensors
 from trimaran.engine.checkpoint.sharded_tensors import dequantized
@@ -22,6 +21,7 @@ from trimaran.engine.trainer import Requests, Trainer
 from trimaran.processes.heartbeat import Heartbeat
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
+from trimaran.spec.tensors import NamedTensor
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),

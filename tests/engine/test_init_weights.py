@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trimaran.cost.tensors import NamedTensor, embedding_tensors, layer_tensors, stage_tensors
 from trimaran.engine.model import init_weights
 from trimaran.spec import Layout, Model
+from trimaran.spec.tensors import NamedTensor, embedding_tensors, layer_tensors, stage_tensors
 
 MODEL = Model(layers=8, hidden=256, heads=8, vocab=1000, seq_len=256, embedding_norm=True, tied_embeddings=False)
 

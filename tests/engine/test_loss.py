@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
-from trimaran.cost.tensors import stage_tensors
 from trimaran.engine.model.init_weights import init_tensor_
 from trimaran.engine.model.loss import linear_cross_entropy
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Layout, Model, own_engine
+from trimaran.spec.tensors import stage_tensors
 
 SINGLE = TensorAxis()
 

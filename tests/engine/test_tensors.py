@@ -1,4 +1,4 @@
-"""cost.tensors lists the engine's parameters exactly, and cost.parameters counts as many by formula."""
+"""spec.tensors lists the engine's parameters exactly, and cost.parameters counts as many by formula."""
 
 import math
 
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.spec.strategies import models
 from trimaran.cost.parameters import stage_parameters
-from trimaran.cost.tensors import stage_tensors
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Layout, Model
+from trimaran.spec.tensors import stage_tensors
 
 
 @st.composite

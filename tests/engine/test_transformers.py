@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.engine.stages import random_tokens, random_weights, whole_stage
-from trimaran.cost.tensors import VOCABULARY
 from trimaran.engine.hugging_face.families import family_of
 from trimaran.engine.hugging_face.family import from_hf
 from trimaran.spec import Model
+from trimaran.spec.tensors import VOCABULARY
 
 ROWS = 3
 SHAPE = {"layers": 2, "seq_len": 16, "vocab": 131}

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.spec import Cluster, Job, Model
+from trimaran.spec import Cluster, Job, Model, TrainerProfile
 from trimaran.spec.cluster import Precision
+from trimaran.spec.own_engine import BLOCK_8BIT, layers_compile
 from trimaran.spec.trainer import Optimizer, Recompute, Schedule
 
 Rows = npt.NDArray[np.int64]
@@ -44,7 +45,6 @@ SCHEDULE: dict[Schedule, ScheduleCode] = {
     "zero-bubble": ScheduleCode.ZERO_BUBBLE,
 }
 # Two moments of 4 bytes; or of 1 byte, with a scale of 4 bytes for each block.
-BLOCK_8BIT = 256
 STATE_BYTES: dict[Optimizer, float] = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2 * (1 + 4 / BLOCK_8BIT)}
 COMPUTE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # of a weight or activation; fp8 only inside the GEMMs
 
@@ -179,6 +179,12 @@ def costed_layers(job: Job) -> int:
 def costed_weighted_layers(layers: int, stages: int) -> int:
     """Of a weighted split, in which embedding and head count as a layer each."""
     return -(-(layers + 2) // stages) * stages - 2
+
+
+def is_compiled(c: Columns, cluster: Cluster, trainer: TrainerProfile) -> Any:
+    """Where a compiler fuses the kernels of a layer, which changes the bytes it keeps and moves."""
+    zero_bubble = c.schedule == ScheduleCode.ZERO_BUBBLE
+    return (trainer.compiles and cluster.device.is_gpu) & layers_compile(c.tp, c.pp, zero_bubble)
 
 
 def lasting_slowdown(cluster: Cluster) -> float:

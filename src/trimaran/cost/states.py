@@ -4,13 +4,13 @@ sharding rounds up each one. What the columns of `memory` estimate for any numbe
 from dataclasses import dataclass
 from math import ceil, prod
 
-from trimaran.cost.columns import BLOCK_8BIT, COMPUTE_BYTES, STATE_BYTES
-from trimaran.cost.tensors import stage_tensors
+from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES
 from trimaran.spec import Job
+from trimaran.spec.own_engine import BLOCK_8BIT, LEAST_8BIT
+from trimaran.spec.tensors import stage_tensors
 from trimaran.spec.trainer import Optimizer
 
 FP32 = 4
-LEAST_8BIT = 4096  # elements; torchao keeps the moments of smaller or odd tensors in fp32
 CODEBOOK = 256 * FP32  # of each 8-bit moment: what its 256 codes mean
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import COMPUTE_BYTES, Columns, RecomputeCode, ScheduleCode
-from trimaran.cost.compiled import is_compiled
+from trimaran.cost.columns import COMPUTE_BYTES, Columns, RecomputeCode, ScheduleCode, is_compiled
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.cost.stages import stage_layer_counts, stage_parameters

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 PAGE_MIB = 12  # of GPU memory mapped at once: the smallest that PyTorch (over 10) and CUDA (even ones) allow
+# torchao quantizes the moments of tensors of at least so many elements, and of whole blocks; others stay in fp32.
+LEAST_8BIT, BLOCK_8BIT = 4096, 256
 CHUNK_LOGITS = 2**27  # computed at once: half a GiB in fp32, enough for full-speed GEMMs, small beside a model
 
 

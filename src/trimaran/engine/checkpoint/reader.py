@@ -11,9 +11,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from trimaran.cost.tensors import VOCABULARY, stage_tensors
 from trimaran.engine.checkpoint.checkpointer import STATE, newest_checkpoint
 from trimaran.spec import Job, Layout, Mistake, Model
+from trimaran.spec.tensors import VOCABULARY, stage_tensors
 
 
 class WeightSource(Protocol):

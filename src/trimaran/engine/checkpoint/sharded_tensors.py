@@ -23,10 +23,10 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from trimaran.cost.tensors import VOCABULARY
 from trimaran.engine.parallel.world import World
 from trimaran.engine.parallel.zero import MasterWeight
 from trimaran.spec import Mistake, Model
+from trimaran.spec.tensors import VOCABULARY
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trimaran.cost.states import LEAST_8BIT
 from trimaran.engine.memory.tracker import OTHER, Tracker
 from trimaran.engine.optimizer.adam import MOMENTS, adamw_8bit, create_moments
 from trimaran.engine.parallel.world import World, build_world
 from trimaran.engine.parallel.zero import Weights, build_weights
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job
+from trimaran.spec.own_engine import LEAST_8BIT
 
 PARTS = ("weights", "master", "gradients", "optimizer", "activations", "logits", "working", "inputs", "other")
 STEPS = 2  # the first creates the optimizer's states, the second is like all that follow

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trimaran.cost.tensors import VOCABULARY, NamedTensor
 from trimaran.spec import Model
+from trimaran.spec.tensors import VOCABULARY, NamedTensor
 
 STD = 0.02  # GPT-2's, and Megatron's default
 BLOCK_ELEMENTS = 2**20  # drawn from one stream

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from trimaran.cost.tensors import NamedTensor, stage_tensors
 from trimaran.engine.model.init_weights import init_tensor_
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.gradient_reduction import BucketedAllReduce
 from trimaran.engine.parallel.world import World
 from trimaran.spec import Job
+from trimaran.spec.tensors import NamedTensor, stage_tensors
 
 # In fp8 only the layers' GEMMs are.
 COMPUTE_DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
@@ -103,7 +103,7 @@ class Weights(ABC):
                 tied_copy = tied_over_stages and tensor.name == "head.weight"
                 named = NamedTensor("embedding.word", tensor.shape, tensor.cut) if tied_copy else tensor
                 masters.append(MasterWeight(named, self._value(parameter), parameter, tied_copy, self.sharded))
-            assert not parameters, f"cost.tensors does not know {list(parameters)}"
+            assert not parameters, f"spec.tensors does not know {list(parameters)}"
         return masters
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Every tensor of a model by name: its shape and how tensor parallelism cuts it. What `parameters` counts, listed.
+"""Every tensor of a model by name: its shape and how tensor parallelism cuts it. What cost.parameters counts, listed.
 
 Names are the engine's and do not depend on the layout. The exact bytes of one rank follow from this list, because
 sharding rounds up tensor by tensor.
@@ -6,8 +6,8 @@ sharding rounds up tensor by tensor.
 
 from dataclasses import dataclass
 
-from trimaran.spec import Layout, Model
-from trimaran.spec.layout import stage_layers
+from trimaran.spec.layout import Layout, stage_layers
+from trimaran.spec.model import Model
 
 VOCABULARY = ("embedding.word", "head.weight")  # the tensors with padded rows
 
