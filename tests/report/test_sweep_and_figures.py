@@ -18,9 +18,9 @@ from trimaran.ledger.store import Ledger
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """Real trials: two that train, and one that its settings make fail."""
+    """Real trials: one that trains, and one that fails because its data is missing."""
     folder = tmp_path_factory.mktemp("sweep")
-    alternatives = [{"layout.micro_batch": 8}, {"layout.micro_batch": 4}, {"data.source": "nowhere/tokens"}]
+    alternatives = [{"layout.micro_batch": 8}, {"data.source": "nowhere/tokens"}]
     sweep_file(folder, alternatives=alternatives)
     return folder, swept(folder, "s.yaml")
 
@@ -36,7 +36,7 @@ def test_a_sweeps_report_has_what_was_measured_what_was_predicted_before_and_why
     assert done.returncode == 0, done.stderr
     (campaign,) = json.loads(done.stdout)["campaigns"]
     trials = {trial["id"]: trial for trial in answers["trials"]}  # type: ignore[attr-defined]
-    assert campaign["trials"] == 3
+    assert campaign["trials"] == 2
     assert campaign["best"] == answers["best"]
     assert campaign["seconds"] == trials[answers["best"]]["seconds"]
     assert campaign["predicted"] == trials[answers["best"]]["predicted"]
