@@ -156,7 +156,7 @@ def load(job: "str | Path | Job") -> "Job":
 class TrainingRun:
     """How a training ended, and a record of each iteration, as `trimaran train --metrics` writes them."""
 
-    job: "Job"
+    job: "Job" = field(repr=False)
     status: Status
     records: tuple[dict[str, Any], ...] = field(repr=False)
     output: str = field(repr=False)  # what the processes printed

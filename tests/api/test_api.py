@@ -1,6 +1,7 @@
 """`import trimaran as tm`: what a notebook gets is what the commands print, and a mistake is a sentence."""
 
 import json
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -284,3 +285,18 @@ def test_train_runs_the_job_in_processes_of_its_own(capsys: pytest.CaptureFixtur
 def test_a_job_for_another_machine_is_not_trained() -> None:
     with pytest.raises(tm.Mistake, match="but this machine has"):
         tm.train(small().best.job, verbose=False)
+
+
+def test_an_interrupted_training_ends_after_an_iteration_and_returns_what_there_is() -> None:
+    """As a notebook's stop button does it: SIGINT to the process that called train()."""
+    script = "import trimaran as tm; run = tm.train('tiny', steps=100_000); print(run.status, len(run.losses))"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith(" iteration        2/"):
+                process.send_signal(signal.SIGINT)
+    status, count = lines[-1].split()
+    assert status == "interrupted"
+    assert int(count) == sum(line.startswith(" iteration ") for line in lines) >= 2
