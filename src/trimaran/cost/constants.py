@@ -1,6 +1,7 @@
 """Constants: the physical values of a cluster that no data sheet states. Each has a prior; `learn` moves them."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from trimaran.spec import Cluster
 
@@ -14,69 +15,54 @@ class Prior:
     meaning: str
 
 
-PRIORS: dict[str, Prior] = {
-    "gemm_efficiency": Prior(0.85, 0.05, "share of the peak that a large, aligned GEMM reaches"),
-    "sustained_efficiency": Prior(
-        4.0, 0.5, "share of the peak that the power limit allows on average over a step's GEMMs; above 1: no limit"
-    ),
-    "gemm_half_tokens": Prior(200.0, 0.7, "tokens at which a GEMM loses half of that"),
-    "gemm_half_width": Prior(100.0, 0.5, "columns at which it does"),
-    "wave_exponent": Prior(1.0, 0.15, "exponent of wave quantization (1: as the arithmetic says)"),
-    "misaligned_slowdown": Prior(1.05, 0.05, "of a GEMM whose width is not a multiple of 64 elements"),
-    "attention_efficiency": Prior(0.35, 0.3, "share of the peak in the attention's batched GEMMs"),
-    "flash_efficiency": Prior(
-        0.45, 0.3, "share of the peak in flash attention over a long sequence; its papers report 0.35 to 0.75"
-    ),
-    "odd_head_slowdown": Prior(6.0, 0.4, "of attention whose head dimension is not a multiple of 8"),
-    "memory_efficiency": Prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work"),
-    "kernel_us": Prior(5.0, 0.3, "microseconds that a GEMM takes at least"),
-    "layer_us": Prior(800.0, 0.5, "microseconds the host needs to launch a layer forward; small layers wait for it"),
-    "micro_batch_ms": Prior(3.0, 0.8, "milliseconds per micro batch and stage that no operation explains"),
-    "inside_share": Prior(0.75, 0.6, "share of the inside link's bandwidth that tensor parallelism gets"),
-    "collective_us": Prior(20.0, 0.8, "microseconds an all-reduce of a layer takes at least, per further tensor rank"),
-    "between_share": Prior(1.0, 0.8, "share of the network's bandwidth that the pipeline gets"),
-    "reduction_share": Prior(1.0, 0.8, "share of the network's bandwidth that data parallelism gets"),
-    "pressure_slowdown": Prior(0.05, 0.5, "share of time lost when the memory is full and the allocator must retry"),
-    "state_share": Prior(1.0, 0.1, "memory of the optimizer's states over what the formula says"),
-    "activation_share": Prior(1.0, 0.15, "memory of activations over what the formula says"),
-    "buffer_share": Prior(1.0, 0.6, "memory of fixed buffers over what the trainer states"),
-    "reduction_ms": Prior(3.0, 2.0, "milliseconds per rank of the data-parallel group and step"),
-}
+def prior(value: float, spread: float, meaning: str) -> Any:
+    return field(metadata={"prior": Prior(value, spread, meaning)})
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Values in force; meanings are in PRIORS."""
+    """The values in force, each with its prior."""
 
-    gemm_efficiency: float
-    sustained_efficiency: float
-    gemm_half_tokens: float
-    gemm_half_width: float
-    wave_exponent: float
-    misaligned_slowdown: float
-    attention_efficiency: float
-    flash_efficiency: float
-    odd_head_slowdown: float
-    memory_efficiency: float
-    kernel_us: float
-    layer_us: float
-    micro_batch_ms: float
-    inside_share: float
-    collective_us: float
-    between_share: float
-    reduction_share: float
-    reduction_ms: float
-    pressure_slowdown: float
-    state_share: float
-    activation_share: float
-    buffer_share: float
+    gemm_efficiency: float = prior(0.85, 0.05, "share of the peak that a large, aligned GEMM reaches")
+    sustained_efficiency: float = prior(
+        4.0, 0.5, "share of the peak that the power limit allows on average over a step's GEMMs; above 1: no limit"
+    )
+    gemm_half_tokens: float = prior(200.0, 0.7, "tokens at which a GEMM loses half of that")
+    gemm_half_width: float = prior(100.0, 0.5, "columns at which it does")
+    wave_exponent: float = prior(1.0, 0.15, "exponent of wave quantization (1: as the arithmetic says)")
+    misaligned_slowdown: float = prior(1.05, 0.05, "of a GEMM whose width is not a multiple of 64 elements")
+    attention_efficiency: float = prior(0.35, 0.3, "share of the peak in the attention's batched GEMMs")
+    flash_efficiency: float = prior(
+        0.45, 0.3, "share of the peak in flash attention over a long sequence; its papers report 0.35 to 0.75"
+    )
+    odd_head_slowdown: float = prior(6.0, 0.4, "of attention whose head dimension is not a multiple of 8")
+    memory_efficiency: float = prior(0.75, 0.12, "share of the memory's bandwidth in elementwise work")
+    kernel_us: float = prior(5.0, 0.3, "microseconds that a GEMM takes at least")
+    layer_us: float = prior(
+        800.0, 0.5, "microseconds the host needs to launch a layer forward; small layers wait for it"
+    )
+    micro_batch_ms: float = prior(3.0, 0.8, "milliseconds per micro batch and stage that no operation explains")
+    inside_share: float = prior(0.75, 0.6, "share of the inside link's bandwidth that tensor parallelism gets")
+    collective_us: float = prior(
+        20.0, 0.8, "microseconds an all-reduce of a layer takes at least, per further tensor rank"
+    )
+    between_share: float = prior(1.0, 0.8, "share of the network's bandwidth that the pipeline gets")
+    reduction_share: float = prior(1.0, 0.8, "share of the network's bandwidth that data parallelism gets")
+    reduction_ms: float = prior(3.0, 2.0, "milliseconds per rank of the data-parallel group and step")
+    pressure_slowdown: float = prior(
+        0.05, 0.5, "share of time lost when the memory is full and the allocator must retry"
+    )
+    state_share: float = prior(1.0, 0.1, "memory of the optimizer's states over what the formula says")
+    activation_share: float = prior(1.0, 0.15, "memory of activations over what the formula says")
+    buffer_share: float = prior(1.0, 0.6, "memory of fixed buffers over what the trainer states")
 
     def replace(self, **changes: float) -> "Constants":
         return replace(self, **changes)
 
 
+PRIORS: dict[str, Prior] = {f.name: f.metadata["prior"] for f in fields(Constants)}
+NAMES = tuple(PRIORS)
 MEMORY_NAMES = ("state_share", "activation_share", "buffer_share")
-NAMES = tuple(field.name for field in fields(Constants))
 
 
 def priors_of(cluster: Cluster) -> dict[str, Prior]:
