@@ -185,9 +185,14 @@ def allocation(slurm: SlurmCluster) -> Iterator[dict[str, str]]:
 
 
 def test_steps_in_an_allocation_share_no_node(slurm: SlurmCluster, allocation: dict[str, str], tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
+    # The trials on one node wait for each other; those on two nodes cannot run at the same time.
+    both = f"touch {started}/$$; until [ $(ls {started} | wc -l) -ge 2 ]; do sleep 0.05; done"
+    wait = f"if [ {{dp}} = 1 ]; then {both}; fi"
     slurm_sweep(
         tmp_path,
-        command=MEGATRON + "; echo nodes $TRIMARAN_NODES from $(date +%s.%N); sleep 1; date +%s.%N",
+        command=f"{MEGATRON}; echo nodes $TRIMARAN_NODES from $(date +%s.%N); {wait}; date +%s.%N",
         axes={"layout.dp": [1, 2], "layout.micro_batch": [1, 2]},
         place={"kind": "allocation"},
     )
