@@ -13,7 +13,7 @@ GIVEN_TO_READER = (
 
 MARKS = {
     "make ": "by .ci/run",
-    "train tiny": "with --steps 1",
+    "train tiny": "with --help",
     "sweep layouts": "with --dry-run",
     "probe --ranks 8": "with --help",
     "weights export": "by docs/training.md",
