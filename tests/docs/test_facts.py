@@ -10,6 +10,7 @@ from tests.docs.test_commands import DOCUMENTS, ROOT
 from trimaran.cost.constants import PRIORS
 
 README_BYTES = 9216
+CODE = ("src", "tests", "benchmarks", "examples")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -19,6 +20,15 @@ def test_every_link_leads_to_a_file_and_a_heading(document: Path) -> None:
         file = document.parent / name if name else document
         assert file.exists(), target
         assert not heading or heading in headings(file), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_python_file_that_is_named_exists(document: Path) -> None:
+    if document.parent.name == "notes":
+        return  # history: files have moved since
+    files = {str(file.relative_to(ROOT)) for folder in CODE for file in (ROOT / folder).rglob("*.py")}
+    for name in re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+\.py)`", document.read_text()):
+        assert any(f"/{file}".endswith(f"/{name}") for file in files), name
 
 
 def test_the_readme_is_short_and_has_no_marks_in_its_source() -> None:
