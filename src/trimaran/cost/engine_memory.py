@@ -9,7 +9,7 @@ changes on a GPU against an H200 (benchmarks/gpu_memory.py). Everything is a col
 """
 
 from dataclasses import dataclass, fields
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,23 @@ class Moment:
 
     @property
     def total(self) -> Any:
-        tensors = self.weights + self.gradients + self.optimizer + self.activations
-        return tensors + self.working + self.logits + self.buffers
+        states = self.weights + self.gradients + self.optimizer + self.buffers
+        return states + (self.activations + self.working + self.logits)
+
+
+PARTS = tuple(f.name for f in fields(Moment) if f.name != "possible")
 
 
 def fullest_moment(stage: "EngineStage") -> Moment:
-    moments = (layer_backward(stage), loss(stage), last_gradients(stage), optimizer_step(stage))
-    return reduce(_fuller, moments)
-
-
-def _fuller(one: Moment, other: Moment) -> Moment:
-    chosen = other.possible & (other.total > one.total)
-    return Moment(**{f.name: np.where(chosen, getattr(other, f.name), getattr(one, f.name)) for f in fields(Moment)})
+    fullest = layer_backward(stage)
+    most = fullest.total
+    for moment in (loss(stage), last_gradients(stage), optimizer_step(stage)):
+        total = moment.total
+        fuller = moment.possible & (total > most)
+        parts = {name: (getattr(fullest, name), getattr(moment, name)) for name in PARTS}
+        fullest = Moment(**{n: one if one is two else np.where(fuller, two, one) for n, (one, two) in parts.items()})
+        most = np.where(fuller, total, most)
+    return fullest
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,23 @@ class EngineStage:
         return self.layers * block_kept_bytes(c, self.compiled) + beside * boundary_bytes(c)
 
     @cached_property
+    def activations(self) -> Any:
+        """Of the micro batches in flight; the mask with ALiBi's bias is one for all of them."""
+        mask = self.c.bias_heads / self.c.tp * self.c.seq**2 * self.compute_bytes
+        return self.in_flight * self.kept + mask
+
+    @cached_property
+    def early_gradients(self) -> Any:
+        """The first backward pass allocates them: where no forward pass follows, in the place of freed activations."""
+        return np.where(self.backward_only, 0.0, self.states["gradients"])
+
+    @cached_property
+    def waiting_loss_gradients(self) -> Any:
+        """Gradients that the loss computed at once, of micro batches whose backward pass comes later."""
+        waiting = np.where(self.c.schedule == ScheduleCode.GPIPE, np.maximum(self.in_flight, 1) - 1, self.deferred)
+        return self.has_head * waiting * (hidden_bytes(self.c) + self.vocab_parameters * self.compute_bytes)
+
+    @cached_property
     def states(self) -> dict[str, Any]:
         """What a stage holds throughout, as in the ZeRO paper, and the libraries' workspaces."""
         shard = np.where(self.sharded, self.c.dp, 1)
@@ -192,17 +214,17 @@ class EngineStage:
 def loss(s: EngineStage) -> Moment:
     """The last stage computes logits and their gradients. ZeRO 3 under a pipeline has freed the blocks' weights by
     then, and gathers them one after another again."""
-    held = s.states | {"gradients": early_gradients(s), "activations": activations(s), "working": 0.0}
+    held = s.states | {"gradients": s.early_gradients, "activations": s.activations, "working": 0.0}
     freed = np.where(s.sharded & (s.c.zero == 3) & ~s.is_only, s.parameters - s.other_parameters, 0.0)
     deferred = s.deferred * s.layers * block_deferred_bytes(s.c)
     logits = s.has_head * (loss_bytes(s.c, s.compiled) + hidden_bytes(s.c) + deferred)
     held["weights"] = held["weights"] - freed * s.compute_bytes
-    return Moment(**held, logits=logits + waiting_loss_gradients(s))
+    return Moment(**held, logits=logits + s.waiting_loss_gradients)
 
 
 def layer_backward(s: EngineStage) -> Moment:
     """A backward pass goes through a layer while other micro batches are in flight."""
-    held = s.states | {"gradients": early_gradients(s), "activations": activations(s)}
+    held = s.states | {"gradients": s.early_gradients, "activations": s.activations}
     # The head's gradient exists from the loss on; a tied one waits for the embedding's.
     head = np.where(s.ties, s.compute_bytes, np.where(s.backward_only, s.gradient_bytes, 0)) * s.vocab_parameters
     # The last layer's output is freed when the final norm's gradient is computed. In fp8 a norm's result is still in
@@ -215,7 +237,7 @@ def layer_backward(s: EngineStage) -> Moment:
     deferred = (s.deferred + 1) * s.layers * block_deferred_bytes(s.c)
     working = working + np.where(s.deferred > 0, deferred + s.sharded * s.block_parameters * s.compute_bytes, 0.0)
     working = working + s.has_head * s.sharded * s.vocab_parameters * s.compute_bytes  # it waits for the whole block
-    return Moment(**held, working=working, logits=waiting_loss_gradients(s))
+    return Moment(**held, working=working, logits=s.waiting_loss_gradients)
 
 
 def last_gradients(s: EngineStage) -> Moment:
@@ -228,9 +250,9 @@ def last_gradients(s: EngineStage) -> Moment:
     working = np.maximum(s.has_embedding * s.vocab_parameters * s.compute_bytes, np.where(s.sharded, 0.0, layer))
     return Moment(
         **s.states,
-        activations=activations(s) - s.kept,
+        activations=s.activations - s.kept,
         working=working,
-        logits=waiting_loss_gradients(s),
+        logits=s.waiting_loss_gradients,
         possible=s.backward_only,
     )
 
@@ -249,26 +271,6 @@ def optimizer_step(s: EngineStage) -> Moment:
     update = np.where(s.sharded, np.where(s.reduces_by_block, reduction, 0.0), largest * per_element)
     held["buffers"] = held["buffers"] + update
     return Moment(**held, activations=0.0, working=0.0, logits=0.0)
-
-
-# What the moments are made of.
-
-
-def activations(s: EngineStage) -> Any:
-    """Of the micro batches in flight; the mask with ALiBi's bias is one for all of them."""
-    mask = s.c.bias_heads / s.c.tp * s.c.seq**2 * s.compute_bytes
-    return s.in_flight * s.kept + mask
-
-
-def early_gradients(s: EngineStage) -> Any:
-    """The first backward pass allocates them: where no forward pass follows, in the place of freed activations."""
-    return np.where(s.backward_only, 0.0, s.states["gradients"])
-
-
-def waiting_loss_gradients(s: EngineStage) -> Any:
-    """Gradients that the loss computed at once, of micro batches whose backward pass comes later."""
-    waiting = np.where(s.c.schedule == ScheduleCode.GPIPE, np.maximum(s.in_flight, 1) - 1, s.deferred)
-    return s.has_head * waiting * (hidden_bytes(s.c) + s.vocab_parameters * s.compute_bytes)
 
 
 def block_backward_bytes(s: EngineStage) -> Any:
