@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from trimaran.cli.main import app
+from trimaran.cli.main import COMMANDS, load_command
 from trimaran.ledger.tables.markdown import read_markdown
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -197,13 +197,15 @@ def test_help_imports_neither_numpy_nor_pydantic() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-COMMANDS = [str(command.name) for command in app.registered_commands] + [
-    f"{group.name} {command.name}"
-    for group in app.registered_groups
-    for command in group.typer_instance.registered_commands
-]
+PROGRAM = {name: load_command(name) for name in COMMANDS}
+SUBCOMMANDS = [f"{name} {sub}" for name, command in PROGRAM.items() for sub in getattr(command, "commands", {})]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_shows_the_first_sentence_of_each_help(name: str) -> None:
+    assert " ".join(PROGRAM[name].help.split("\n\n")[0].split()) == COMMANDS[name]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS.keys() - {"data", "weights"}, *SUBCOMMANDS])
 def test_every_command_has_an_example_in_its_help(trimaran: Command, command: str) -> None:
     assert f"Example: trimaran {command}" in " ".join(trimaran(*command.split(), "--help").out.split())

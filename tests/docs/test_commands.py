@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -17,7 +18,7 @@ from tests.docs.given import GIVEN
 from tests.docs.sentences import command_spans, unknown_word
 from tests.engine.commands import ENVIRONMENT
 from tests.slurm.cluster import SlurmCluster
-from trimaran.cli.main import app
+from trimaran.cli.main import COMMANDS, app, load_command
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,7 +75,8 @@ def commands_run_by(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_in_running_text_exist_with_their_options(document: Path) -> None:
-    program = typer.main.get_command(app)
+    program: Any = typer.main.get_command(app)
+    program.commands = {name: load_command(name) for name in COMMANDS}
     wrong = {span: word for span in command_spans(document.read_text()) if (word := unknown_word(span, program))}
     assert not wrong
 

@@ -1,12 +1,20 @@
 """trimaran audit: what is wrong in measurements."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 
-if TYPE_CHECKING:
-    from trimaran.ledger.audit import Corrected
+from trimaran.cli.importing import read_all
+from trimaran.cli.show import console, print_json
+from trimaran.ledger.audit import Corrected, corrected
+from trimaran.ledger.audit.finding import LEVELS
+from trimaran.ledger.reading import joined
+from trimaran.ledger.store import Ledger, ledger_path
 
 
 def audit(
@@ -29,13 +37,6 @@ def audit(
 
     Example: `trimaran audit notes.md --fix`
     """
-    from rich.console import Console
-
-    from trimaran.cli.importing import read_all
-    from trimaran.ledger.audit import corrected
-    from trimaran.ledger.reading import joined
-    from trimaran.ledger.store import Ledger, ledger_path
-
     path = ledger_path(ledger)
     named = read_all(files or [], published)
     if named:
@@ -59,13 +60,7 @@ def audit(
         print(f"{len(fixed)} corrected trials stand beside the printed ones in {path}.")
 
 
-def _print(view: "Corrected") -> None:
-    from rich.markup import escape
-    from rich.padding import Padding
-
-    from trimaran.cli.show import console
-    from trimaran.ledger.audit.finding import LEVELS
-
+def _print(view: Corrected) -> None:
     out = console()
     colors = {"impossible": "red", "contradictory": "yellow", "suspicious": "cyan"}
     for level, meaning in LEVELS.items():
@@ -84,11 +79,7 @@ def _print(view: "Corrected") -> None:
     out.print(f"{len(view.trials)} trials audited: {len(view.findings)} findings, {forced}.")
 
 
-def _print_json(view: "Corrected") -> None:
-    from dataclasses import asdict
-
-    from trimaran.cli.show import print_json
-
+def _print_json(view: Corrected) -> None:
     sources = {trial.corrects or trial.id: trial.source for trial in view.trials}
     print_json(
         {

@@ -2,22 +2,30 @@
 
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from trimaran.cli.progress import progress
+from trimaran.cli.show import print_json, print_table
+from trimaran.data.indexed_dataset import open_dataset
+from trimaran.data.manifest import read_manifest
+from trimaran.data.partial import PrepareState
+from trimaran.data.prepare import PrepareOptions
+from trimaran.data.prepare import prepare as prepare_dataset
+from trimaran.data.tokenizer import Bytes, HuggingFace, Tokenizer, load_tokenizer
 from trimaran.processes.exit_codes import INTERRUPTED
-
-if TYPE_CHECKING:
-    from trimaran.data.partial import PrepareState
-    from trimaran.data.tokenizer import Tokenizer
+from trimaran.spec import Mistake
 
 FIRST_TOKENS = 16
 
 data = typer.Typer(
     help="Tokenize texts into Megatron's indexed datasets, and show what is in them.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
 )
 
@@ -42,10 +50,6 @@ def prepare(
 
     Example: trimaran data prepare wiki.jsonl.zst -o tokens/wiki --tokenizer tokenizer.json --append-eod
     """
-    from trimaran.cli.progress import progress
-    from trimaran.data.prepare import PrepareOptions
-    from trimaran.data.prepare import prepare as prepare_dataset
-
     options = PrepareOptions(
         inputs,
         output,
@@ -59,7 +63,7 @@ def prepare(
     started = time.monotonic()
     resumed_at: list[int] = []  # documents done by an earlier run
 
-    def on_progress(state: "PrepareState", total: int) -> None:
+    def on_progress(state: PrepareState, total: int) -> None:
         resumed_at[:] = resumed_at or [state.documents]
         rate = (state.documents - resumed_at[0]) / max(time.monotonic() - started, 1e-3)
         text = f"{state.done:,} of {total:,} bytes, {state.documents:,} documents, {rate:,.0f}/s"
@@ -73,10 +77,6 @@ def prepare(
         raise typer.Exit(INTERRUPTED) from None
     seconds, manifest = time.monotonic() - started, prepared.manifest
     if json:
-        from dataclasses import asdict
-
-        from trimaran.cli.show import print_json
-
         head = {"prefix": str(output), "already": prepared.already, "seconds": round(seconds, 3)}
         print_json({**head, **asdict(manifest)})
         return
@@ -98,10 +98,6 @@ def show(
 
     Example: trimaran data show tokens/wiki
     """
-    from dataclasses import asdict
-
-    from trimaran.cli.show import print_json, print_table
-
     facts = _facts(prefix)
     manifest = facts.pop("record")
     if json:
@@ -120,12 +116,6 @@ def show(
 
 
 def _facts(prefix: Path) -> dict[str, Any]:
-    import numpy as np
-
-    from trimaran.data.indexed_dataset import open_dataset
-    from trimaran.data.manifest import read_manifest
-    from trimaran.data.tokenizer import load_tokenizer
-
     dataset = open_dataset(prefix)
     manifest = read_manifest(dataset.prefix)
     lengths = np.diff(dataset.starts)
@@ -145,10 +135,7 @@ def _facts(prefix: Path) -> dict[str, Any]:
     }
 
 
-def tokenizer_from_options(file: Path | None, as_bytes: bool, eod: str | None) -> "Tokenizer":
-    from trimaran.data.tokenizer import Bytes, HuggingFace
-    from trimaran.spec import Mistake
-
+def tokenizer_from_options(file: Path | None, as_bytes: bool, eod: str | None) -> Tokenizer:
     if (file is None) != as_bytes:
         given = "Both --tokenizer and --bytes are" if as_bytes else "Neither --tokenizer nor --bytes is"
         raise Mistake(f"{given} given; one says how text becomes tokens.")

@@ -1,14 +1,16 @@
 """trimaran estimate: days, device-hours, energy and cost of a whole training, against the number of nodes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from trimaran.cli.plan import FixOption, JsonOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
-
-if TYPE_CHECKING:
-    from trimaran.planner.estimates import Estimate, NodeEstimate
+from trimaran.cli.show import console, print_json, print_table
+from trimaran.planner.estimates import Estimate, NodeEstimate, make_estimate
+from trimaran.planner.question import Question
+from trimaran.planner.tables import short_number
 
 BAR = 48  # characters of the longest bar
 
@@ -38,10 +40,6 @@ def estimate(
     Example: `trimaran estimate bloom-176b --on jean-zay-a100-80gb --gbs 2048 --tokens 366B --nodes 16,32,48
     --price 1.5 --mtbf-hours 10000`
     """
-    from trimaran.cli.show import print_json
-    from trimaran.planner.estimates import make_estimate
-    from trimaran.planner.question import Question
-
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
     estimated = make_estimate(
         Question.of(model, on, gbs, fix=fix or (), **options),
@@ -59,9 +57,7 @@ def estimate(
         _print(estimated)
 
 
-def _print(estimated: "Estimate") -> None:
-    from trimaran.cli.show import console, print_table
-
+def _print(estimated: Estimate) -> None:
     print_table(estimated.title, *estimated.table(), left=(2,))
     console().print(_plot(estimated.nodes), highlight=False)
     for nodes, why in estimated.impossible.items():
@@ -70,12 +66,8 @@ def _print(estimated: "Estimate") -> None:
         print(note)
 
 
-def _plot(found: "Sequence[NodeEstimate]") -> Any:
+def _plot(found: Sequence[NodeEstimate]) -> Any:
     """Days against nodes: training, then what failures cost, and a mark where perfect scaling would end."""
-    from rich.text import Text
-
-    from trimaran.planner.tables import short_number
-
     longest = max(one.days for one in found)
     text = Text("days against nodes: █ training, ░ lost to failures and checkpoints, │ if the first row scaled\n")
     for one in found:

@@ -1,14 +1,19 @@
 """trimaran explain: where the memory and the time of one layout go."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from trimaran.cli.show import console, print_json
+from trimaran.planner.explain import MEMORY_LABELS, PART_LABELS
+from trimaran.planner.explain import explain as explain_job
+from trimaran.planner.timeline import Span, idle_share
 from trimaran.processes.command import SettingsOption
-
-if TYPE_CHECKING:
-    from trimaran.planner.timeline import Span
-    from trimaran.spec import Job
+from trimaran.spec import Job
+from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 BAR = 40
 MOST_ROWS = 16  # stages drawn; of more, the first and last ones
@@ -29,21 +34,13 @@ def explain(
 
     Example: `trimaran explain examples/jobs/bloom-176b.yaml`
     """
-    import sys
-
-    from trimaran.planner.explain import explain
-    from trimaran.spec.files import load_job
-    from trimaran.spec.settings import apply_settings
-
     read = apply_settings(load_job(job), settings or [])
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
-    made = explain(read)
+    made = explain_job(read)
     answer = made.to_dict()
     spans, drawn = made.pipeline(micro_batches)
     if json:
-        from trimaran.cli.show import print_json
-
         timeline = [{"stage": s.stage, **s.work._asdict(), "start": s.start, "end": s.end} for s in spans]
         print_json({**answer, "timeline": {"micro_batches": drawn, "spans": timeline}})
         return
@@ -51,10 +48,7 @@ def explain(
     _draw(read, spans, drawn, answer["bubble"])
 
 
-def _print(job: "Job", answer: dict[str, Any]) -> None:
-    from trimaran.cli.show import console
-    from trimaran.planner.explain import MEMORY_LABELS, PART_LABELS
-
+def _print(job: Job, answer: dict[str, Any]) -> None:
     out, gib = console(), 2**30
     layout = job.layout
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
@@ -86,13 +80,8 @@ def _bar(out: Any, name: str, value: float, share: float, colour: str) -> None:
     out.print(f"    {name:<30}{value:>9.2f} {share:>6.1%} [{colour}]{bar}[/]", highlight=False)
 
 
-def _draw(job: "Job", spans: "list[Span]", drawn: int, bubble: float) -> None:
+def _draw(job: Job, spans: list[Span], drawn: int, bubble: float) -> None:
     """A line a stage, a character a moment: what it does then."""
-    from rich.text import Text
-
-    from trimaran.cli.show import console
-    from trimaran.planner.timeline import idle_share
-
     if job.layout.pp == 1:
         return
     out, pp = console(), job.layout.pp
@@ -118,6 +107,6 @@ def _draw(job: "Job", spans: "list[Span]", drawn: int, bubble: float) -> None:
     out.print("digits forward, letters the same micro batch backward, w weight gradients, · waiting", style="dim")
 
 
-def _letter(span: "Span") -> str:
+def _letter(span: Span) -> str:
     place = span.work.micro_batch % 10
     return {"forward": "0123456789"[place], "backward": "abcdefghij"[place], "weights": "w"}[span.work.pass_]

@@ -1,14 +1,19 @@
 """trimaran export: a Job as the launch files of another trainer."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from trimaran.cli.show import print_json
+from trimaran.export.adapt import LaunchFiles
+from trimaran.export.formats import TARGETS
+from trimaran.export.launch_script import plain_name
 from trimaran.processes.command import SettingsOption
-
-if TYPE_CHECKING:
-    from trimaran.export.adapt import LaunchFiles
+from trimaran.spec import Mistake
+from trimaran.spec.files import load_job, write_text
+from trimaran.spec.settings import apply_settings
 
 Target = Literal["megatron-deepspeed", "megatron-lm", "torchtitan", "deepspeed-json", "slurm", "trimaran"]
 SCRIPTS = (".sh", ".slurm")
@@ -30,18 +35,9 @@ def export(
 
     Example: `trimaran export examples/jobs/bloom-176b.yaml --to megatron-deepspeed -o bloom`
     """
-    import sys
-
-    from trimaran.export.formats import TARGETS
-    from trimaran.export.launch_script import plain_name
-    from trimaran.spec.files import load_job
-    from trimaran.spec.settings import apply_settings
-
     loaded = apply_settings(load_job(job), settings or [])
     launch_files = TARGETS[to](loaded)
     if json:
-        from trimaran.cli.show import print_json
-
         if output is not None:
             write(launch_files, output)
         unsupported = [vars(each) for each in launch_files.unsupported]
@@ -59,10 +55,7 @@ def export(
         print(f"  {each.field}: {each.why}", file=sys.stderr)
 
 
-def write(launch_files: "LaunchFiles", folder: Path) -> None:
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import write_text
-
+def write(launch_files: LaunchFiles, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,6 +1,6 @@
 """trimaran fit: the fewest nodes for a model, or the largest model for some nodes."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,11 +12,14 @@ from trimaran.cli.plan import (
     OptimizerOption,
     PrecisionOption,
     TrainerOption,
+    print_layouts,
 )
-
-if TYPE_CHECKING:
-    from trimaran.planner.plan import Plan
-    from trimaran.spec import Model
+from trimaran.cli.show import print_json
+from trimaran.cost.parameters import total_parameters
+from trimaran.planner.plan import Plan
+from trimaran.planner.question import Question
+from trimaran.planner.sizes import MOST_NODES, fewest_nodes, largest_model
+from trimaran.spec import Mistake, Model
 
 
 def fit(
@@ -39,10 +42,6 @@ def fit(
 
     Example: `trimaran fit gpt3-175b --on jean-zay-v100-32gb` or `trimaran fit --on jean-zay-a100-80gb --nodes 1`
     """
-    from trimaran.planner.question import Question
-    from trimaran.planner.sizes import MOST_NODES, fewest_nodes, largest_model
-    from trimaran.spec import Mistake
-
     if not 0 < aspect < 1e5:
         raise Mistake(f"--aspect is {aspect:g}, but hidden over layers is a number above 0; GPT-3 has 128.")
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
@@ -54,11 +53,7 @@ def fit(
     _show(*largest_model(like, aspect), json)
 
 
-def _show(found: "Plan", too_large: "Model | None", json: bool) -> None:
-    from trimaran.cli.plan import print_layouts
-    from trimaran.cli.show import print_json
-    from trimaran.cost.parameters import total_parameters
-
+def _show(found: Plan, too_large: Model | None, json: bool) -> None:
     question, best, model = found.question, found.best.row(), found.question.model
     parameters, nodes = total_parameters(model), question.cluster.nodes
     if json:

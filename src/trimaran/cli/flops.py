@@ -1,14 +1,20 @@
 """trimaran flops: one step, by every formula."""
 
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from trimaran.cost.flops import TrainingStep
-    from trimaran.spec import Trial
+from trimaran.cli.show import print_json, print_table
+from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
+from trimaran.cost.identify import match_formulas
+from trimaran.cost.parameters import stage_parameters, total_parameters, transformer_parameters
+from trimaran.ledger.published import published
+from trimaran.ledger.recognise import read_file
+from trimaran.spec import Mistake, Trial
+from trimaran.spec.files import is_job_preset, load_cluster, load_job, load_model, read_mapping
 
 MEANING = {
     "model": "forward + backward, attention in full",
@@ -38,8 +44,6 @@ def flops(
     Example: `trimaran flops bloom-176b --gbs 2048 --devices 384 --tp 4 --recompute full --seconds 104.5
     --on jean-zay-a100-80gb --printed 150.05`
     """
-    from trimaran.spec import Mistake
-
     if table:
         _identify_tables(table, json)
         return
@@ -47,10 +51,6 @@ def flops(
         raise Mistake("Name a job file or a model, such as `trimaran flops bloom-176b --gbs 2048`.")
     if seconds is not None and not 0 < seconds < float("inf"):
         raise Mistake(f"--seconds is {seconds:g}, but an iteration takes more than zero seconds.")
-    from trimaran.cost.flops import TrainingStep
-    from trimaran.cost.parameters import stage_parameters
-    from trimaran.spec.files import is_job_preset, load_cluster, load_job, load_model, read_mapping
-
     path, stages = Path(what), list[int]()
     named_as_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json")
     if is_job_preset(what) or (named_as_file and "model" in read_mapping(path)):
@@ -74,7 +74,7 @@ def flops(
 
 
 def _print(
-    step: "TrainingStep",
+    step: TrainingStep,
     seconds: float | None,
     devices: int | None,
     peak: float | None,
@@ -83,10 +83,6 @@ def _print(
     stages: list[int],
     json: bool,
 ) -> None:
-    from trimaran.cli.show import print_json, print_table
-    from trimaran.cost.flops import FORMULAS, tflops_per_device
-    from trimaran.cost.parameters import total_parameters, transformer_parameters
-
     model = step.model
     parameters, padded, layers = (
         total_parameters(model),
@@ -156,13 +152,6 @@ def _nearest(rates: dict[str, float], printed: float | None) -> list[str]:
 
 def _identify_tables(table: str, json: bool) -> None:
     """For each section of a file: the formula most of its rows agree with, and how well."""
-    from collections import Counter
-
-    from trimaran.cli.show import print_json, print_table
-    from trimaran.cost.identify import match_formulas
-    from trimaran.ledger.published import published
-    from trimaran.ledger.recognise import read_file
-
     trials = published().trials if table == "published" else read_file(Path(table)).trials
     sections: dict[str, list[Trial]] = {}
     for trial in trials:

@@ -1,14 +1,24 @@
 """trimaran import: measurements from files into the ledger; a launch file as a Job."""
 
+import sys
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-if TYPE_CHECKING:
-    from trimaran.export.partial_job import PartialJob
-    from trimaran.ledger.reading import Reading
-    from trimaran.spec import Job
+from trimaran.cli.show import print_json
+from trimaran.export.formats import read_launch_file
+from trimaran.export.partial_job import PartialJob, complete_job
+from trimaran.ledger.published import published as read_published
+from trimaran.ledger.reading import Reading, joined
+from trimaran.ledger.recognise import read_file
+from trimaran.ledger.store import Ledger, ledger_path
+from trimaran.spec import Job, Mistake
+from trimaran.spec.files import load_cluster, load_model, save
 
 LedgerOption = Annotated[
     str,
@@ -48,10 +58,6 @@ def import_(
 
     Example: `trimaran import run.log notes.md --ledger lab.sqlite`, `trimaran import train.sh --on selene -o mine.yaml`
     """
-    from trimaran.ledger.reading import joined
-    from trimaran.ledger.store import Ledger, ledger_path
-    from trimaran.spec import Mistake
-
     if not files and not published:
         raise Mistake("Name at least one file to import, or --published for the figures that ship with Trimaran.")
     launch = launch_file(files or [], alone=not published)
@@ -69,10 +75,6 @@ def import_(
         view = store.correct()
     total, corrected = len(view.trials), len(view.corrections)
     if json:
-        from dataclasses import asdict
-
-        from trimaran.cli.show import print_json
-
         files_read = {name: len(reading.trials) for name, reading in readings.items()}
         lines = [asdict(line) for line in everything.unread]
         answer = {"ledger": str(path), "count": total, "trials": files_read, **asdict(added), "corrected": corrected}
@@ -89,11 +91,8 @@ def import_(
         )
 
 
-def launch_file(files: list[Path], alone: bool = True) -> "tuple[Path, PartialJob] | None":
+def launch_file(files: list[Path], alone: bool = True) -> tuple[Path, PartialJob] | None:
     """The launch file among these, which must then be the only one; None where all are measurements."""
-    from trimaran.export.formats import read_launch_file
-    from trimaran.spec import Mistake
-
     for path in files:
         found = read_launch_file(_text_of(path), path.name)
         if found is not None and (len(files) > 1 or not alone):
@@ -118,13 +117,8 @@ def _text_of(path: Path) -> str:
 
 
 def _job(
-    path: Path, found: "PartialJob", on: str, model: str, settings: list[str], output: Path | None, json: bool
+    path: Path, found: PartialJob, on: str, model: str, settings: list[str], output: Path | None, json: bool
 ) -> None:
-    import sys
-
-    from trimaran.cli.show import print_json
-    from trimaran.spec.files import save
-
     job = job_of_launch_file(path, found, on, model, settings)
     for flag in found.unread:
         print(f"not understood: {flag}", file=sys.stderr)
@@ -142,11 +136,7 @@ def _job(
         )
 
 
-def job_of_launch_file(path: Path, found: "PartialJob", on: str, model: str, settings: list[str]) -> "Job":
-    from trimaran.export.partial_job import complete_job
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import load_cluster, load_model
-
+def job_of_launch_file(path: Path, found: PartialJob, on: str, model: str, settings: list[str]) -> Job:
     if not on:
         raise Mistake(
             f"{path} is a launch file for {found.trainer}, but does not say for which machines; name the cluster with"
@@ -155,16 +145,8 @@ def job_of_launch_file(path: Path, found: "PartialJob", on: str, model: str, set
     return complete_job(found, load_cluster(on), load_model(model) if model else None, path.name, settings)
 
 
-def read_all(files: list[Path], published: bool) -> "dict[str, Reading]":
+def read_all(files: list[Path], published: bool) -> dict[str, Reading]:
     """Every file is read before anything is written, with a progress bar on a terminal."""
-    from functools import partial
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from trimaran.ledger.published import published as read_published
-    from trimaran.ledger.recognise import read_file
-
     readings = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -1,15 +1,21 @@
 """trimaran learn: the constants of a cluster, from what was measured on it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from trimaran.cli.importing import LedgerOption
-
-if TYPE_CHECKING:
-    from trimaran.learn.learned import Learned
-    from trimaran.spec import Trial
+from trimaran.cli.show import print_json, print_table
+from trimaran.cost.constants import NAMES, priors_of
+from trimaran.learn.learned import Learned
+from trimaran.learn.learned import learn as fit
+from trimaran.learn.trials import calibration_trials, trainer_of
+from trimaran.ledger.published import published as shipped
+from trimaran.ledger.store import Ledger, ledger_path
+from trimaran.spec import Mistake, Trial
+from trimaran.spec.files import check_folder_of, load_cluster, save
 
 
 def learn(
@@ -29,15 +35,6 @@ def learn(
 
     Example: `trimaran learn --on jean-zay-a100-80gb --published -o jean-zay.yaml`
     """
-    from rich.console import Console
-
-    from trimaran.learn.learned import learn as fit
-    from trimaran.learn.trials import calibration_trials, trainer_of
-    from trimaran.ledger.published import published as shipped
-    from trimaran.ledger.store import Ledger, ledger_path
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import check_folder_of, load_cluster, save
-
     if by not in ("section", "shape"):
         raise Mistake(f"--by is {by!r}, but tables are by section or by shape.")
     if output is not None:
@@ -50,7 +47,7 @@ def learn(
             reading = store.reading()
     rows = [t for t in calibration_trials(reading, cluster) if not framework or t.setup.framework == framework]
 
-    def table(trial: "Trial") -> str:
+    def table(trial: Trial) -> str:
         if by == "shape":
             return f"{trial.setup.hidden} x {trial.setup.layers}"
         return trial.source.section or f"tp {trial.setup.tp}, pp {trial.setup.pp}"
@@ -68,10 +65,7 @@ def learn(
     _print(learned, output, json)
 
 
-def _print(learned: "Learned", output: Path | None, json: bool) -> None:
-    from trimaran.cli.show import print_json, print_table
-    from trimaran.cost.constants import NAMES, priors_of
-
+def _print(learned: Learned, output: Path | None, json: bool) -> None:
     priors, left = priors_of(learned.cluster), learned.left_out
     if json:
         judged = {"mape": left.mape, "coverage": left.coverage, "residual": left.residual} if left else None

@@ -1,14 +1,22 @@
 """trimaran memory: the exact bytes of one rank of our own trainer, beside the cost model's prediction."""
 
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from trimaran.processes.command import SettingsOption
-
-if TYPE_CHECKING:
-    from trimaran.spec import Job
+from trimaran.cli.progress import progress
+from trimaran.cli.show import console, print_json, table
+from trimaran.cost.columns import columns_of
+from trimaran.cost.memory import engine_context_bytes, engine_memory
+from trimaran.cost.states import rank_states
+from trimaran.engine.command import need_our_trainer
+from trimaran.planner.explain import number
+from trimaran.processes.command import SettingsOption, need_torch
+from trimaran.spec import Job, Mistake
+from trimaran.spec.files import load_job
+from trimaran.spec.settings import apply_settings
 
 # What each row adds up: the parts of engine.memory.rank_memory, beside the one part of that name of the cost model.
 ROWS = {
@@ -38,33 +46,20 @@ def memory(
 
     Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
     """
-    from trimaran.engine.command import need_our_trainer
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import load_job
-    from trimaran.spec.settings import apply_settings
-
     read = apply_settings(load_job(job), settings or [])
     need_our_trainer(read)
     if not 0 <= rank < read.layout.devices:
         raise Mistake(f"There is no rank {rank}: this layout has ranks 0 to {read.layout.devices - 1}.")
     answer = _measure(read, rank)
     if json:
-        from trimaran.cli.show import print_json
-
         print_json(answer)
         return
     _print(read, answer)
 
 
-def _measure(job: "Job", rank: int) -> dict[str, Any]:
-    from trimaran.processes.command import need_torch
-
+def _measure(job: Job, rank: int) -> dict[str, Any]:
     need_torch("trimaran memory")
-    from trimaran.cli.progress import progress
-    from trimaran.cost.columns import columns_of
-    from trimaran.cost.memory import engine_context_bytes
     from trimaran.engine.memory.rank_memory import rank_memory
-    from trimaran.planner.explain import number
 
     with progress(every=inf) as update:
         measured = rank_memory(job, rank, lambda share: update(share, 1.0, f"steps of rank {rank}"))
@@ -95,14 +90,8 @@ def _measure(job: "Job", rank: int) -> dict[str, Any]:
     }
 
 
-def _predicted(job: "Job", rank: int) -> dict[str, float]:
+def _predicted(job: Job, rank: int) -> dict[str, float]:
     """By the cost model: states tensor by tensor, the rest as in planning, for this rank's stage."""
-    import numpy as np
-
-    from trimaran.cost.columns import columns_of
-    from trimaran.cost.memory import engine_memory
-    from trimaran.cost.states import rank_states
-
     pp, pp_rank = job.layout.pp, rank // (job.layout.dp * job.layout.tp)
     stage = "first" if pp_rank == 0 else "last" if pp_rank == pp - 1 else "middle"
     parts = engine_memory(columns_of([job]), job.cluster, job.trainer, stage, stages_left=float(pp - pp_rank))
@@ -113,16 +102,14 @@ def _predicted(job: "Job", rank: int) -> dict[str, float]:
     return values | {"weights": weights, "optimizer": float(states.master + states.optimizer)}
 
 
-def _stages(job: "Job", rank: int) -> list[tuple[int, list[int]]]:
+def _stages(job: Job, rank: int) -> list[tuple[int, list[int]]]:
     """The pipeline stages of a rank, with the numbers of their layers."""
     layout, sizes = job.layout, job.stage_layers
     mine = range(rank // (layout.dp * layout.tp), layout.stages, layout.pp)
     return [(stage, list(range(sum(sizes[:stage]), sum(sizes[: stage + 1])))) for stage in mine]
 
 
-def _print(job: "Job", answer: dict[str, Any]) -> None:
-    from trimaran.cli.show import console, table
-
+def _print(job: Job, answer: dict[str, Any]) -> None:
     layout, out = job.layout, console()
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
     out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
@@ -149,7 +136,7 @@ def _print(job: "Job", answer: dict[str, Any]) -> None:
         out.print(f"{run} of {count} micro batches were run; the others do not change the peak.", style="dim")
 
 
-def _describe_stage(stage: dict[str, Any], job: "Job") -> str:
+def _describe_stage(stage: dict[str, Any], job: Job) -> str:
     layers = stage["layers"]
     span = f"layers {layers[0]} to {layers[-1]}" if len(layers) > 1 else f"layer {layers[0]}" if layers else "no layers"
     ends = (", embedding" if stage["stage"] == 0 else "") + (

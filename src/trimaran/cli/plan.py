@@ -1,14 +1,18 @@
 """trimaran plan: every layout, ranked, with the reasons."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from trimaran.planner.compare import Comparison
-    from trimaran.planner.plan import Plan
-    from trimaran.spec import Job
+from trimaran.cli.importing import job_of_launch_file, launch_file
+from trimaran.cli.show import console, print_json, table
+from trimaran.planner.compare import Comparison
+from trimaran.planner.plan import HEADER, LEFT, MORE, TIE, Plan, make_plan
+from trimaran.planner.question import Question
+from trimaran.spec import Job, Mistake
+from trimaran.spec.files import load_job
 
 OnOption = Annotated[str, typer.Option("--on", help="The cluster: a preset's name, a file, or 'here'.")]
 NodesOption = Annotated[int | None, typer.Option("--nodes", help="The most nodes to use; else all of the cluster.")]
@@ -61,11 +65,6 @@ def plan(
 
     Example: `trimaran plan bloom-176b --on jean-zay-a100-80gb --nodes 48 --gbs 2048 --fix recompute=full`
     """
-    from trimaran.cli.show import print_json
-    from trimaran.planner.plan import make_plan
-    from trimaran.planner.question import Question
-    from trimaran.spec import Mistake
-
     given = {"MODEL": model, "--gbs": gbs, "--ramp": ramp, "--trainer": trainer, "--precision": precision}
     given["--optimizer"] = optimizer
     own = None
@@ -96,14 +95,8 @@ def plan(
         _print(made, comparison)
 
 
-def _own_job(file: Path, on: str, given: dict[str, Any]) -> "Job":
+def _own_job(file: Path, on: str, given: dict[str, Any]) -> Job:
     """The job to compare: a job file, or a launch file on the cluster that --on names."""
-    import sys
-
-    from trimaran.cli.importing import job_of_launch_file, launch_file
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import load_job
-
     for option, value in given.items():
         if value:
             raise Mistake(f"{option} is {value!r}, but {file} says that already; leave it out, or change the file.")
@@ -117,10 +110,8 @@ def _own_job(file: Path, on: str, given: dict[str, Any]) -> "Job":
     return load_job(file)
 
 
-def _rows(made: "Plan", comparison: "Comparison | None") -> list[list[str]]:
+def _rows(made: Plan, comparison: Comparison | None) -> list[list[str]]:
     """The table's rows, the job's own layout marked in its place or added there."""
-    from trimaran.planner.plan import TIE
-
     rows = [each.cells() for each in made]
     if comparison is None:
         return rows
@@ -138,9 +129,7 @@ def _rows(made: "Plan", comparison: "Comparison | None") -> list[list[str]]:
     ]
 
 
-def _print(made: "Plan", comparison: "Comparison | None") -> None:
-    from trimaran.cli.show import console
-
+def _print(made: Plan, comparison: Comparison | None) -> None:
     print_layouts(made.title, _rows(made, comparison))
     out = console()
     for note in made.notes:
@@ -155,9 +144,6 @@ def _print(made: "Plan", comparison: "Comparison | None") -> None:
 
 def print_layouts(title: str, rows: list[list[str]]) -> None:
     """One table, or two with numbered rows where the terminal is too narrow for all columns."""
-    from trimaran.cli.show import console, table
-    from trimaran.planner.plan import HEADER, LEFT, MORE
-
     out, cut = console(), len(HEADER)
     if out.width >= WIDE:
         out.print(table(title, [*HEADER, *MORE], rows, left=LEFT))
@@ -169,8 +155,6 @@ def print_layouts(title: str, rows: list[list[str]]) -> None:
 
 def _markdown(rows: list[list[str]]) -> str:
     """The notes' table; what it has no column for goes into its Notes."""
-    from trimaran.planner.plan import HEADER, MORE
-
     lines = ["| " + " | ".join((*HEADER, "Notes")) + " |", "|" + " --: |" * (len(HEADER) + 1)]
     for row in rows:
         values = dict(zip(MORE, row[len(HEADER) :], strict=True))
@@ -181,9 +165,7 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _save(made: "Plan", path: Path) -> None:
-    from trimaran.spec import Mistake
-
+def _save(made: Plan, path: Path) -> None:
     if path.suffix in (".yaml", ".yml", ".json"):
         made.best.job.save(path)
         return

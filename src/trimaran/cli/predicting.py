@@ -1,13 +1,24 @@
 """trimaran predict and trimaran score: the cost model on a CSV of configurations, alone or beside measurements."""
 
+import csv
+import io
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from trimaran.learn.score import PredictedTrial, Score
-    from trimaran.spec import Cluster, TrainerProfile, Trial
+from trimaran.cli.show import print_json, print_table
+from trimaran.cost.identify import printed_as, tags_of
+from trimaran.cost.setups import missing
+from trimaran.learn.score import PredictedTrial, Score, predict_trials
+from trimaran.learn.score import score as judge
+from trimaran.learn.trials import calibration_trials, cluster_of, trainer_of
+from trimaran.ledger.published import published as shipped
+from trimaran.ledger.recognise import read_file
+from trimaran.ledger.tables.csv import read_csv
+from trimaran.spec import Cluster, Mistake, TrainerProfile, Trial, presets
+from trimaran.spec.files import load_cluster, read_text, write_text
 
 ClusterOption = Annotated[str, typer.Option(help="The cluster; else the preset with each row's device.")]
 TrainerOption = Annotated[str, typer.Option(help="The trainer; else what each row's framework was at its time.")]
@@ -23,15 +34,6 @@ def predict(
 
     Example: `trimaran predict layouts.csv --cluster jean-zay-a100-80gb -o predicted.csv`
     """
-    import csv
-    import io
-
-    from trimaran.cost.identify import printed_as, tags_of
-    from trimaran.cost.setups import missing
-    from trimaran.ledger.tables.csv import read_csv
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import read_text, write_text
-
     text = read_text(file)
     trials = read_csv(text, str(file), needs_results=False).trials
     if not trials:
@@ -80,11 +82,6 @@ def score(
 
     Example: `trimaran score --published`
     """
-    from trimaran.learn.trials import calibration_trials
-    from trimaran.ledger.published import published as shipped
-    from trimaran.ledger.recognise import read_file
-    from trimaran.spec import Mistake
-
     if file is None and not published:
         raise Mistake("Name a CSV with measurements, or --published.")
     reading = shipped() if file is None else read_file(file)
@@ -96,19 +93,15 @@ def score(
 
 
 def _predicted(
-    trials: "list[Trial]", cluster: str, trainer: str, asked: dict[str, dict[str, str]] | None = None
-) -> "list[PredictedTrial]":
+    trials: list[Trial], cluster: str, trainer: str, asked: dict[str, dict[str, str]] | None = None
+) -> list[PredictedTrial]:
     """`asked`: what a CSV says beyond a set-up, by trial: columns `cluster` and `attention` choose for their row."""
-    from trimaran.learn.score import predict_trials
-    from trimaran.learn.trials import cluster_of, trainer_of
-    from trimaran.spec import Mistake, presets
-    from trimaran.spec.files import load_cluster
 
-    def at(trial: "Trial") -> "Cluster":
+    def at(trial: Trial) -> Cluster:
         name = (asked or {}).get(trial.id, {}).get("cluster") or cluster
         return load_cluster(name) if name else cluster_of(trial)
 
-    def by(trial: "Trial") -> "TrainerProfile":
+    def by(trial: Trial) -> TrainerProfile:
         chosen = presets.trainer(trainer) if trainer else trainer_of(trial)
         attention = (asked or {}).get(trial.id, {}).get("attention", "")
         if attention in ("", chosen.attention):
@@ -120,17 +113,12 @@ def _predicted(
     return predict_trials(trials, at, by)
 
 
-def _devices(trial: "Trial") -> int:
+def _devices(trial: Trial) -> int:
     setup = trial.setup
     return setup.devices or (setup.dp or 1) * (setup.tp or 1) * (setup.pp or 1)
 
 
-def _print_scores(predicted: "list[PredictedTrial]", json: bool) -> None:
-    from dataclasses import asdict
-
-    from trimaran.cli.show import print_json, print_table
-    from trimaran.learn.score import score as judge
-
+def _print_scores(predicted: list[PredictedTrial], json: bool) -> None:
     tables: dict[str, list[PredictedTrial]] = {}
     for row in predicted:
         tables.setdefault(row.trial.source.section or row.trial.source.file, []).append(row)
@@ -145,7 +133,7 @@ def _print_scores(predicted: "list[PredictedTrial]", json: bool) -> None:
     print_table("Predictions against measurements", header, [_score_row(found) for found in scores])
 
 
-def _score_row(found: "Score") -> tuple[str, ...]:
+def _score_row(found: Score) -> tuple[str, ...]:
     def share(value: float | None, sign: str = "") -> str:
         return "" if value is None else f"{value:{sign}.1%}"
 

@@ -3,6 +3,13 @@
 from typing import Annotated
 
 import typer
+import yaml
+
+from trimaran.cli.show import print_json, print_table
+from trimaran.cost.parameters import total_parameters
+from trimaran.spec import Mistake
+from trimaran.spec import presets as known
+from trimaran.spec.mistake import did_you_mean
 
 
 def presets(
@@ -13,14 +20,9 @@ def presets(
 
     Example: `trimaran presets bloom-176b > my-model.yaml`
     """
-    from trimaran.spec import presets as known
-
     if name:
         _show(name, json)
         return
-    from trimaran.cli.show import print_json, print_table
-    from trimaran.cost.parameters import total_parameters
-
     if json:
         print_json({kind: known.names(kind) for kind in (*known.KINDS, known.JOBS, known.SWEEPS)})
         return
@@ -67,13 +69,6 @@ def presets(
 
 
 def _show(name: str, json: bool) -> None:
-    import yaml
-
-    from trimaran.cli.show import print_json
-    from trimaran.spec import Mistake
-    from trimaran.spec import presets as known
-    from trimaran.spec.mistake import did_you_mean
-
     kinds = (*known.KINDS, known.JOBS, known.SWEEPS)
     kind = next((kind for kind in kinds if name in known.names(kind)), None)
     if kind is None:

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimaran.cli.probe_compare import compare
+from trimaran.cli.progress import progress
+from trimaran.cli.show import print_json
+from trimaran.processes.command import need_torch
+from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
+from trimaran.spec import Cluster, Mistake
+from trimaran.spec.files import load_model, save
+from trimaran.spec.mistake import require_package
 
 if TYPE_CHECKING:
     from trimaran.probe.result import ProbeResult
-    from trimaran.spec import Cluster
-
-probe = typer.Typer(invoke_without_command=True)
+probe = typer.Typer(invoke_without_command=True, add_completion=False, rich_markup_mode="markdown")
 probe.command("compare")(compare)
 
 
@@ -39,10 +44,6 @@ def measure(
     """
     if context.invoked_subcommand:
         return
-    from trimaran.processes.command import need_torch
-    from trimaran.processes.rendezvous import is_rank_0
-    from trimaran.spec import Mistake
-
     try:
         need_torch("trimaran probe")
         _check_files(output, plot)
@@ -57,8 +58,6 @@ def measure(
 
     cluster = probed_cluster(measured)
     if output is not None:
-        from trimaran.spec.files import save
-
         _write(output, lambda part: save(cluster, part))
     if plot is not None:
         from trimaran.cli.probe_plot import save_plot
@@ -69,11 +68,6 @@ def measure(
 
 def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
     """With processes of our own, or those that torchrun or SLURM started."""
-    from trimaran.cli.progress import progress
-    from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import load_model
-
     started = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
     rendezvous = None if started == "1" else find_rendezvous(os.environ, int(started) if started.isdigit() else 0)
     if rendezvous and ranks not in (None, rendezvous.world_size):
@@ -108,8 +102,6 @@ def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
 
 def _check_files(output: Path | None, plot: Path | None) -> None:
     """Before two minutes of measuring, not after them."""
-    from trimaran.spec import Mistake
-
     for path in (output, plot):
         if path is not None:
             if path.is_dir():
@@ -118,15 +110,11 @@ def _check_files(output: Path | None, plot: Path | None) -> None:
     if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
         raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
     if plot is not None:
-        from trimaran.spec.mistake import require_package
-
         require_package("plotly", "--plot", "report")
 
 
 def _write(path: Path, write: Any) -> None:
     """Under another name first, so that no partial file is ever seen. `write` None: only check that it is possible."""
-    from trimaran.spec import Mistake
-
     part = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         if write is None:
@@ -139,9 +127,8 @@ def _write(path: Path, write: Any) -> None:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _show(measured: "ProbeResult", cluster: "Cluster", output: Path | None, json: bool) -> None:
+def _show(measured: "ProbeResult", cluster: Cluster, output: Path | None, json: bool) -> None:
     from trimaran.cli.probe_tables import print_measured
-    from trimaran.cli.show import print_json
 
     if json:
         print_json({"measured": measured.to_dict(), "cluster": cluster.to_dict()})

@@ -1,11 +1,12 @@
 """trimaran probe compare: two cluster files side by side, such as before and after a fix."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from trimaran.spec import Cluster
+from trimaran.cli.show import print_json, print_table
+from trimaran.spec import Cluster
+from trimaran.spec.files import load_cluster
 
 DIFFERENT = 0.05  # probes of an unchanged machine differ by less
 # Suffixes of those where less is better; of everything else more is.
@@ -36,9 +37,6 @@ def compare(
 
     Example: `trimaran probe compare before.yaml after.yaml`
     """
-    from trimaran.cli.show import print_json, print_table
-    from trimaran.spec.files import load_cluster
-
     old, new = _figures(load_cluster(before)), _figures(load_cluster(after))
     names = list(dict.fromkeys([*old, *new]))
     if json:
@@ -50,7 +48,7 @@ def compare(
     print_table("Clusters", ("", before, after, "ratio"), rows)
 
 
-def _figures(cluster: "Cluster") -> dict[str, float]:
+def _figures(cluster: Cluster) -> dict[str, float]:
     """Every measured value by its name in the file."""
     device = cluster.device
     values: dict[str, float] = {}

@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.cost.constants import constants_of
+from trimaran.cost.gemm import gemm_seconds
+from trimaran.spec import Cluster
+
 if TYPE_CHECKING:
     from trimaran.probe.result import ProbeResult
-    from trimaran.spec import Cluster
 
 
-def save_plot(measured: "ProbeResult", cluster: "Cluster", path: Path) -> None:
+def save_plot(measured: "ProbeResult", cluster: Cluster, path: Path) -> None:
     from plotly.subplots import make_subplots
 
     figure = make_subplots(
@@ -24,11 +27,8 @@ def save_plot(measured: "ProbeResult", cluster: "Cluster", path: Path) -> None:
     figure.write_html(path, include_plotlyjs=True)
 
 
-def _gemms(figure: Any, measured: "ProbeResult", cluster: "Cluster") -> None:
+def _gemms(figure: Any, measured: "ProbeResult", cluster: Cluster) -> None:
     """Measured, and by the cost model with the new constants."""
-    from trimaran.cost.constants import constants_of
-    from trimaran.cost.gemm import gemm_seconds
-
     k, peak = constants_of(cluster), cluster.device.peak_tflops[measured.precision] * 1e12
     sweep = sorted((gemm for gemm in measured.products if gemm.what == "sweep"), key=lambda p: p.columns)
     columns = [gemm.columns for gemm in sweep]

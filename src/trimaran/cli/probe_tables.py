@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from trimaran.cli.show import console, print_table
+from trimaran.cost.constants import constants_of
+from trimaran.cost.gemm import gemm_seconds
+from trimaran.spec import Cluster
+
 if TYPE_CHECKING:
     from trimaran.probe.result import GemmTiming, ProbeResult
-    from trimaran.spec import Cluster
-
 BAR = 40  # characters of the fastest GEMM
 
 
-def print_measured(measured: "ProbeResult", cluster: "Cluster") -> None:
-    from trimaran.cli.show import console, print_table
-
+def print_measured(measured: "ProbeResult", cluster: Cluster) -> None:
     out, where = console(), f"{measured.nodes} nodes" if measured.nodes > 1 else "one node"
     out.print(
         f"[bold]{measured.device_name}[/], ranks at once: {measured.ranks}, on {where}, {measured.precision},"
@@ -29,7 +30,7 @@ def print_measured(measured: "ProbeResult", cluster: "Cluster") -> None:
         out.print(f"Left out: {measured.left_out} of the measurements, for which there was no time.")
 
 
-def _device_rows(measured: "ProbeResult", cluster: "Cluster") -> list[tuple[str, str, str]]:
+def _device_rows(measured: "ProbeResult", cluster: Cluster) -> list[tuple[str, str, str]]:
     device, traffic, launches, k = cluster.device, measured.traffic, measured.launches, cluster.probed
     rows = [
         (
@@ -57,11 +58,8 @@ def _share(of_peak: float) -> str:
     return "the best, taken as the peak" if of_peak == 1 else f"the best; {of_peak:.0%} of the data sheet's peak"
 
 
-def _gemms(measured: "ProbeResult", cluster: "Cluster") -> tuple[Sequence[str], list[tuple[str, ...]]]:
+def _gemms(measured: "ProbeResult", cluster: Cluster) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     """Beside each the cost model with the new constants: how well they describe this machine."""
-    from trimaran.cost.constants import constants_of
-    from trimaran.cost.gemm import gemm_seconds
-
     k, peak = constants_of(cluster), cluster.device.peak_tflops[measured.precision] * 1e12
     rows = []
     for gemm in measured.products:

@@ -1,15 +1,20 @@
 """trimaran ramp: which nodes and layouts for a batch ramp-up, when to switch, and what schedules by hand lose."""
 
+import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import track
 
 from trimaran.cli.plan import FixOption, JsonOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
-
-if TYPE_CHECKING:
-    from trimaran.planner.ramp import Phase
-    from trimaran.planner.ramp_plan import RampPlan
+from trimaran.cli.show import print_json, print_table
+from trimaran.planner.question import Question
+from trimaran.planner.ramp import Phase
+from trimaran.planner.ramp_plan import RampPlan, plan_ramp
+from trimaran.planner.tables import short_layout
+from trimaran.spec import Mistake
 
 
 def ramp(
@@ -35,11 +40,6 @@ def ramp(
     Example: `trimaran ramp gpt-1b3 --on jean-zay-v100-16gb --nodes 64 --gbs 512 --ramp 32,32,2000000
     --trainer megatron-deepspeed-2022 --compare 16:32:1,16:64:2,16:128:4,32:256:4,64:512:4`
     """
-    from trimaran.cli.show import print_json
-    from trimaran.planner.question import Question
-    from trimaran.planner.ramp_plan import plan_ramp
-    from trimaran.spec import Mistake
-
     if not ramp.strip():
         raise Mistake("--ramp is empty, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625.")
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
@@ -51,22 +51,14 @@ def ramp(
         _print(planned)
 
 
-def _progress(run: "Sequence[Phase]") -> "Iterable[Phase]":
+def _progress(run: Sequence[Phase]) -> Iterable[Phase]:
     """A progress bar on stderr, if that is a terminal."""
-    import sys
-
     if not sys.stderr.isatty():
         return run
-    from rich.console import Console
-    from rich.progress import track
-
     return track(run, "Batches of the ramp-up", console=Console(stderr=True), transient=True)
 
 
-def _print(planned: "RampPlan") -> None:
-    from trimaran.cli.show import print_table
-    from trimaran.planner.tables import short_layout
-
+def _print(planned: RampPlan) -> None:
     question, best = planned.question, planned.best
     stretches = list(best.starts())
     count = len(stretches) - 1

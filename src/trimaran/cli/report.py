@@ -1,15 +1,22 @@
 """trimaran report: measurements, predictions and the plan as one HTML page."""
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from trimaran.cli.importing import LedgerOption
-
-if TYPE_CHECKING:
-    from trimaran.report.campaign import Campaign
-    from trimaran.report.gather import OnProgress
+from trimaran.cli.show import print_json
+from trimaran.ledger.results import parse_filter
+from trimaran.ledger.store import Ledger, ledger_path
+from trimaran.report import answer
+from trimaran.report.campaign import Campaign
+from trimaran.report.gather import OnProgress, ledger_campaigns, planned_campaigns, published_campaigns, sweep_campaigns
+from trimaran.spec import Mistake
+from trimaran.spec.files import check_folder_of, load_job, write_text
+from trimaran.spec.mistake import require_package
 
 
 def report(
@@ -35,12 +42,6 @@ def report(
 
     Example: `trimaran report --published -o gallery.html`, or `trimaran report --sweep sweeps/layouts --figures slides`
     """
-    from rich.console import Console
-
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import check_folder_of, write_text
-    from trimaran.spec.mistake import require_package
-
     asked = {"conditions": where, "--sweep": sweep, "--published": published, "--job": job}
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
@@ -71,16 +72,9 @@ def report(
 
 
 def _gather(
-    where: list[str], sweep: Path | None, published: bool, job: str, ledger: str, on_progress: "OnProgress"
-) -> "tuple[list[Campaign], str, str]":
+    where: list[str], sweep: Path | None, published: bool, job: str, ledger: str, on_progress: OnProgress
+) -> tuple[list[Campaign], str, str]:
     """The campaigns, the page's title, and when and from what it was made."""
-    from datetime import UTC, datetime
-
-    from trimaran.ledger.results import parse_filter
-    from trimaran.ledger.store import Ledger, ledger_path
-    from trimaran.report.gather import ledger_campaigns, planned_campaigns, published_campaigns, sweep_campaigns
-    from trimaran.spec.files import load_job
-
     at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     if published:
         title = "Published tuning campaigns, with Trimaran's predictions"
@@ -97,10 +91,8 @@ def _gather(
         return ledger_campaigns(store, filters, on_progress), "Measured trials", f"{at}, from {path}{only}"
 
 
-def _conclude(campaigns: "list[Campaign]", output: Path, written: list[Path], json: bool) -> None:
+def _conclude(campaigns: list[Campaign], output: Path, written: list[Path], json: bool) -> None:
     if json:
-        from trimaran.cli.show import print_json
-
         answers = [_answer(campaign) for campaign in campaigns]
         print_json({"report": str(output), "figures": [str(path) for path in written], "campaigns": answers})
         return
@@ -114,9 +106,7 @@ def _conclude(campaigns: "list[Campaign]", output: Path, written: list[Path], js
     print(f"Written to {output}.")
 
 
-def _answer(campaign: "Campaign") -> dict[str, Any]:
-    from trimaran.report import answer
-
+def _answer(campaign: Campaign) -> dict[str, Any]:
     winner = campaign.winner
     return {
         "campaign": campaign.name,
@@ -131,9 +121,7 @@ def _answer(campaign: "Campaign") -> dict[str, Any]:
     }
 
 
-def _print_answer(campaign: "Campaign") -> None:
-    from trimaran.report import answer
-
+def _print_answer(campaign: Campaign) -> None:
     measured = campaign.winner is not None and campaign.winner.seconds is not None
     nothing = "no untried layout is predicted to be faster." if measured else "measure the first few of them."
     print(f"Of {len(campaign.rows)} {'trials' if measured else 'layouts'} {_fastest(campaign)}.")
@@ -141,9 +129,7 @@ def _print_answer(campaign: "Campaign") -> None:
     print(f"Next: {answer.suggestion(campaign) or nothing}")
 
 
-def _fastest(campaign: "Campaign") -> str:
-    from trimaran.report import answer
-
+def _fastest(campaign: Campaign) -> str:
     winner = campaign.winner
     if winner is None:
         return "none has a time"

@@ -1,15 +1,18 @@
 """trimaran results: the ledger's trials, ranked."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trimaran.cli.importing import LedgerOption
-
-if TYPE_CHECKING:
-    from trimaran.ledger.results import Results
-    from trimaran.ledger.store import Filter, Ledger
+from trimaran.cli.show import json_text, table_text
+from trimaran.ledger.results import NOTES_HEADER, SHORT, Results, notes_row, parse_filter, ranking, seconds_text, to_csv
+from trimaran.ledger.results import markdown as to_markdown
+from trimaran.ledger.results import results as find
+from trimaran.ledger.store import Filter, Ledger, ledger_path
+from trimaran.spec import Mistake, Setup
+from trimaran.spec.files import write_text
 
 
 def results(
@@ -29,12 +32,6 @@ def results(
 
     Example: `trimaran results size=181B status=ok --markdown`
     """
-    from trimaran.ledger.results import markdown as to_markdown
-    from trimaran.ledger.results import parse_filter, to_csv
-    from trimaran.ledger.results import results as find
-    from trimaran.ledger.store import Ledger, ledger_path
-    from trimaran.spec.files import write_text
-
     filters = [parse_filter(text) for text in where or []]
     with Ledger.read(ledger_path(ledger)) as store:
         if by:
@@ -55,10 +52,7 @@ def results(
         print(text, end="")
 
 
-def _table(found: "Results") -> str:
-    from trimaran.cli.show import table_text
-    from trimaran.ledger.results import NOTES_HEADER, notes_row
-
+def _table(found: Results) -> str:
     rows = []
     for trial in found.trials:
         cells = list(notes_row(trial))
@@ -77,10 +71,7 @@ def _table(found: "Results") -> str:
     return table_text(title, header, rows, left=(0, 1, 2, 14, 15)) + "★ fastest of its model among these\n"
 
 
-def _groups(store: "Ledger", by: str, where: "list[Filter]", json: bool) -> str:
-    from trimaran.cli.show import json_text, table_text
-    from trimaran.ledger.results import SHORT, ranking, seconds_text
-
+def _groups(store: Ledger, by: str, where: list[Filter], json: bool) -> str:
     columns = [SHORT.get(name.strip(), name.strip()) for name in by.split(",")]
     measure = ranking(store, where)
     groups = sorted(store.groups(columns, where, measure), key=lambda g: (g.best is None, g.best or 0))
@@ -101,11 +92,7 @@ def _groups(store: "Ledger", by: str, where: "list[Filter]", json: bool) -> str:
     return table_text(f"{len(groups)} groups", [*columns, "trials", "best sec/it", "ms/sample", "id"], rows, left=())
 
 
-def _comparison(store: "Ledger", ids: list[str], json: bool) -> str:
-    from trimaran.cli.show import json_text, table_text
-    from trimaran.ledger.store import Filter
-    from trimaran.spec import Mistake, Setup
-
+def _comparison(store: Ledger, ids: list[str], json: bool) -> str:
     trials = []
     for given in ids:
         whole = store.get(given)

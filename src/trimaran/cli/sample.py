@@ -1,18 +1,19 @@
 """trimaran sample: generate text with a trained model."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from trimaran.cli.data import tokenizer_from_options
+from trimaran.cli.progress import copying
+from trimaran.cli.show import print_json
 from trimaran.cli.weights import need_safetensors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trimaran.data.tokenizer import Tokenizer
-    from trimaran.spec import Job
+from trimaran.data.tokenizer import Bytes, Tokenizer, find_tokenizer
+from trimaran.spec import Job, Mistake
 
 INCOMPLETE = "\ufffd"  # what the first bytes of a character decode to
 
@@ -38,7 +39,6 @@ def sample(
     Example: `trimaran sample checkpoints --prompt "def " --temperature 0.5`
     """
     need_safetensors("trimaran sample")
-    from trimaran.cli.progress import copying
     from trimaran.engine.model.generate import SamplingOptions, generate, limit_threads, load_model, seeded_generator
 
     weights, job, folders = open_weights(source)
@@ -60,15 +60,13 @@ def sample(
         if not json:
             print("\n---" if number + 1 < count else "")
     if json:
-        from trimaran.cli.show import print_json
-
         seconds = time.monotonic() - started
         print_json(
             {"prompt": prompt, "prompt_tokens": begin, "samples": texts, "tokens_per_second": generated / seconds}
         )
 
 
-def open_weights(source: Path) -> tuple[Any, "Job | None", tuple[Path, ...]]:
+def open_weights(source: Path) -> tuple[Any, Job | None, tuple[Path, ...]]:
     """The weights, the job that trained them where it is known, and folders that may have a tokenizer."""
     from trimaran.engine.checkpoint.reader import SavedCheckpoint
     from trimaran.engine.hugging_face.folder import HfFolder, is_hf_folder
@@ -80,12 +78,8 @@ def open_weights(source: Path) -> tuple[Any, "Job | None", tuple[Path, ...]]:
 
 
 def tokenizer_for(
-    vocab: int, job: "Job | None", folders: tuple[Path, ...], file: Path | None, as_bytes: bool
-) -> "Tokenizer":
-    from trimaran.cli.data import tokenizer_from_options
-    from trimaran.data.tokenizer import Bytes, find_tokenizer
-    from trimaran.spec import Mistake
-
+    vocab: int, job: Job | None, folders: tuple[Path, ...], file: Path | None, as_bytes: bool
+) -> Tokenizer:
     if file is not None or as_bytes:
         return tokenizer_from_options(file, as_bytes, None)
     found = find_tokenizer(job, folders)
@@ -99,12 +93,8 @@ def tokenizer_for(
     return found
 
 
-def encode_prompt(prompt: str, tokenizer: "Tokenizer", vocab: int) -> list[int]:
+def encode_prompt(prompt: str, tokenizer: Tokenizer, vocab: int) -> list[int]:
     """Without a prompt, the text after an end of document."""
-    import numpy as np
-
-    from trimaran.spec import Mistake
-
     tokens: list[int] = tokenizer.encode([prompt], np.dtype(np.int64))[0].tolist() if prompt else []
     if not tokens and tokenizer.eod is not None:
         tokens = [tokenizer.eod]
@@ -117,9 +107,7 @@ def encode_prompt(prompt: str, tokenizer: "Tokenizer", vocab: int) -> list[int]:
     return tokens
 
 
-def pieces(
-    tokenizer: "Tokenizer", begin: list[int], sampled: "Iterator[int]", limit: int, new: list[int]
-) -> "Iterator[str]":
+def pieces(tokenizer: Tokenizer, begin: list[int], sampled: Iterator[int], limit: int, new: list[int]) -> Iterator[str]:
     """The text as it is generated, whole characters at a time; tokens are appended to `new`."""
     shown = 0
     while True:

@@ -1,8 +1,9 @@
 """trimaran shape: which layers x hidden x heads of a size trains fastest here."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from trimaran.cli.plan import (
     FixOption,
@@ -13,9 +14,11 @@ from trimaran.cli.plan import (
     PrecisionOption,
     TrainerOption,
 )
-
-if TYPE_CHECKING:
-    from trimaran.planner.shapes import RankedShape
+from trimaran.cli.show import console, print_json, table
+from trimaran.cost.identify import label_parameters
+from trimaran.planner.question import Question
+from trimaran.planner.shapes import RankedShape, rank_shapes, shapes_of_size
+from trimaran.spec import Mistake
 
 
 def shape(
@@ -43,12 +46,6 @@ def shape(
     Example: `trimaran shape --params 200B --on jean-zay-a100-80gb --gbs 2048 --tp 8 --vocab 250880 --heads 64
     --hidden 13824 --hidden 14336 --hidden 14400 --trainer megatron-deepspeed-2022`
     """
-    from rich.console import Console
-
-    from trimaran.planner.question import Question
-    from trimaran.planner.shapes import rank_shapes, shapes_of_size
-    from trimaran.spec import Mistake
-
     for name, values in (("--hidden", hidden), ("--heads", heads), ("--layers", layers)):
         if values and min(values) < 1:
             raise Mistake(f"{name} is {min(values)}, but it counts something, so it is at least 1.")
@@ -59,17 +56,12 @@ def shape(
     with Console(stderr=True).status(f"looking at {len(shapes)} shapes"):
         found = rank_shapes(question, shapes, top, every_head_count=bool(heads))
     if json:
-        from trimaran.cli.show import print_json
-
         print_json([_record(shaped, found[0]) for shaped in found])
     else:
         _print(found)
 
 
 def _size(text: str) -> float:
-    from trimaran.cost.identify import label_parameters
-    from trimaran.spec import Mistake
-
     size = label_parameters(text)
     if size is None and text.replace(".", "").replace("e", "").isdigit():
         size = float(text)
@@ -78,7 +70,7 @@ def _size(text: str) -> float:
     return size
 
 
-def _record(shaped: "RankedShape", best: "RankedShape") -> dict[str, Any]:
+def _record(shaped: RankedShape, best: RankedShape) -> dict[str, Any]:
     model, layout = shaped.model, shaped.best.layout
     seconds = shaped.best.seconds
     return {
@@ -101,9 +93,7 @@ def _record(shaped: "RankedShape", best: "RankedShape") -> dict[str, Any]:
     }
 
 
-def _print(found: "list[RankedShape]") -> None:
-    from trimaran.cli.show import console, table
-
+def _print(found: list[RankedShape]) -> None:
     question, rows = found[0].best.question, []
     for shaped in found:
         model, layout = shaped.model, shaped.best.layout

@@ -1,16 +1,24 @@
 """trimaran sweep: run many trials and record how each ended."""
 
+import json as to_json
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from trimaran.lab.choose import Candidate, Refused
-    from trimaran.lab.harness import Harness
-    from trimaran.spec import Sweep
+from trimaran.cli.show import print_table
+from trimaran.lab.choose import Candidate, Refused, candidates, sweep_of_plan
+from trimaran.lab.harness import STOPPED, Budget, Harness
+from trimaran.lab.sweep_folder import attempts_of, exclusive, load_sweep_folder, start_sweep
+from trimaran.lab.view import SweepView
+from trimaran.ledger.store import Ledger, ledger_path
+from trimaran.planner.plan import make_plan
+from trimaran.planner.question import Question
+from trimaran.spec import Mistake, Sweep
+from trimaran.spec.files import load_sweep
+from trimaran.spec.settings import apply_settings
 
 
 def sweep(
@@ -44,18 +52,6 @@ def sweep(
 
     Example: `trimaran sweep layouts --budget 12`, or `trimaran sweep gpt-1b3 --plan --on here --gbs 16 --top 8`
     """
-    from rich.console import Console
-
-    from trimaran.lab.choose import candidates, sweep_of_plan
-    from trimaran.lab.harness import Budget, Harness
-    from trimaran.lab.sweep_folder import attempts_of, exclusive, load_sweep_folder, start_sweep
-    from trimaran.lab.view import SweepView
-    from trimaran.ledger.store import Ledger, ledger_path
-    from trimaran.planner.plan import make_plan
-    from trimaran.planner.question import Question
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import load_sweep
-
     if what is None and not (resume and folder):
         raise Mistake("Which sweep? Name a file or a preset such as layouts; or --resume with --folder.")
     if resume:
@@ -93,10 +89,7 @@ def sweep(
     _conclude(harness, console, json)
 
 
-def _with_options(sweep: "Sweep", settings: list[str] | None, place: str | None) -> "Sweep":
-    from trimaran.spec import Sweep
-    from trimaran.spec.settings import apply_settings
-
+def _with_options(sweep: Sweep, settings: list[str] | None, place: str | None) -> Sweep:
     values = sweep.model_dump()
     if settings:
         values["base"] = apply_settings(sweep.base, settings).model_dump()
@@ -105,11 +98,7 @@ def _with_options(sweep: "Sweep", settings: list[str] | None, place: str | None)
     return Sweep.of(values, f"The sweep {sweep.name}")
 
 
-def _show(requested: "Sweep", found: "list[Candidate]", refused: "list[Refused]", json: bool) -> None:
-    import json as to_json
-
-    from trimaran.cli.show import print_table
-
+def _show(requested: Sweep, found: list[Candidate], refused: list[Refused], json: bool) -> None:
     if json:
         trials = [{**vars(candidate), "job": candidate.job.to_dict()} for candidate in found]
         print(to_json.dumps({"name": requested.name, "trials": trials, "refused": [vars(each) for each in refused]}))
@@ -123,13 +112,8 @@ def _show(requested: "Sweep", found: "list[Candidate]", refused: "list[Refused]"
         print(f"impossible: {each.label}: {each.why}")
 
 
-def _conclude(harness: "Harness", console: "Console", json: bool) -> None:
+def _conclude(harness: Harness, console: Console, json: bool) -> None:
     """The best trial, and why the sweep ended; exit code 5 where it was stopped."""
-    import json as to_json
-    from collections import Counter
-
-    from trimaran.lab.harness import STOPPED
-
     best = harness.best
     counts = Counter(attempt.outcome.status for attempt in harness.done if attempt.outcome)
     if json:

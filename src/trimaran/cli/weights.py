@@ -1,18 +1,25 @@
 """trimaran weights: export a checkpoint to `transformers`, import one from there to train on."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from trimaran.cli.progress import copying
+from trimaran.cli.show import print_json
+from trimaran.cost.parameters import total_parameters
+from trimaran.data.tokenizer import find_tokenizer
 from trimaran.processes.command import need_torch
+from trimaran.spec.mistake import require_package
 
 GIB = 2**30
 
 weights = typer.Typer(
     help="Export weights to Hugging Face's transformers, and import them from there.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
 )
 
@@ -33,8 +40,6 @@ def export(
     Example: `trimaran weights export checkpoints exported --dtype bf16`
     """
     need_safetensors("trimaran weights export")
-    from trimaran.cli.progress import copying
-    from trimaran.data.tokenizer import find_tokenizer
     from trimaran.engine.checkpoint.reader import SavedCheckpoint
     from trimaran.engine.hugging_face.exporting import export as export_to_hf
 
@@ -45,10 +50,6 @@ def export(
         exported = export_to_hf(saved, out, dtype, int(shard_gib * GIB), tokenizer, on_progress)
     seconds = time.monotonic() - started
     if json:
-        from dataclasses import asdict
-
-        from trimaran.cli.show import print_json
-
         print_json({"folder": str(out), "iteration": saved.iteration, "seconds": round(seconds, 3), **asdict(exported)})
         return
     print(
@@ -75,8 +76,6 @@ def import_(
     Example: `trimaran weights import gpt2 tuned --data tokens/mine && trimaran train tuned/job.yaml`
     """
     need_safetensors("trimaran weights import")
-    from trimaran.cli.progress import copying
-    from trimaran.cost.parameters import total_parameters
     from trimaran.engine.hugging_face.importing import JOB
     from trimaran.engine.hugging_face.importing import import_ as import_from_hf
 
@@ -85,8 +84,6 @@ def import_(
         job = import_from_hf(folder, out, data, on_progress)
     seconds, parameters = time.monotonic() - started, int(total_parameters(job.model))
     if json:
-        from trimaran.cli.show import print_json
-
         summary = {"folder": str(out), "job": str(out / JOB), "parameters": parameters, "seconds": round(seconds, 3)}
         print_json({**summary, "model": job.model.to_dict()})
         return
@@ -97,7 +94,5 @@ def import_(
 
 
 def need_safetensors(command: str) -> None:
-    from trimaran.spec.mistake import require_package
-
     need_torch(command)
     require_package("safetensors", f"`{command}`", "train")
