@@ -103,9 +103,8 @@ def check_rate(
     if rate is None or fit is None:
         yield from _over_peak(trial)
         return
-    if rate.agrees(fit):  # seconds x TFLOPs is right, but the two may still be swapped
-        swapped = _swapped(trial, rate)
-        yield from [swapped] if swapped else _over_peak(trial)
+    if rate.agrees(fit):
+        yield from _over_peak(trial, rate)
         return
     found = (
         _milliseconds(trial, rate, tags)
@@ -177,18 +176,16 @@ def _other_batch(trial: Trial, rate: Rate, tags: tuple[str, ...], stated: int | 
     return Finding.of(trial, "impossible", "batch", message, {"gbs": batch})
 
 
-def _swapped(trial: Trial, rate: Rate) -> Finding | None:
-    peak = peak_tflops(rate.setup)
-    if peak is None or rate.tflops <= peak or rate.seconds > peak:
-        return None
-    message = f"{rate.tflops:g} TFLOPs are over the peak of {peak:g}; swapped with the seconds they are possible."
-    corrections = {"sec_per_it": rate.tflops, "tflops": rate.seconds}
-    return Finding.of(trial, "impossible", "swapped", message, corrections)
-
-
-def _over_peak(trial: Trial) -> Iterator[Finding]:
+def _over_peak(trial: Trial, agreeing: Rate | None = None) -> Iterator[Finding]:
+    """`agreeing`: seconds x TFLOPs is right, but the two may still be swapped."""
     peak, tflops = peak_tflops(trial.setup), trial.outcome.tflops
-    if peak is not None and tflops is not None and tflops > peak:
+    if peak is None or tflops is None or tflops <= peak:
+        return
+    if agreeing and agreeing.seconds <= peak:
+        message = f"{tflops:g} TFLOPs are over the peak of {peak:g}; swapped with the seconds they are possible."
+        corrections = {"sec_per_it": tflops, "tflops": agreeing.seconds}
+        yield Finding.of(trial, "impossible", "swapped", message, corrections)
+    else:
         message = f"{tflops:g} TFLOPs per device are over the {trial.setup.device}'s peak of {peak:g}."
         yield Finding.of(trial, "contradictory", "peak", message)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
+from trimaran.ledger.logs.preamble import STARTS, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
 from trimaran.ledger.logs.run import LoggedRun, LogReader, trial_of
 from trimaran.ledger.reading import Reading
@@ -38,7 +38,6 @@ def read_torchtitan(lines: Iterable[str], file: str) -> Reading:
 class _TitanReader(LogReader):
     def __init__(self, file: str) -> None:
         super().__init__(file)
-        self._facts: dict[int, Facts] = {}  # by the run's ordinal
         self._stated: set[tuple[str, str]] = set()  # facts by rank, in this run
         self._tokens: float | None = None  # per device and step, in this run
         self._clock: datetime | None = None  # of the last step
@@ -50,7 +49,7 @@ class _TitanReader(LogReader):
                 self._take_steps(at, text)
             else:
                 self._take_other(at, text)
-        return Reading(self._trials(), tuple(self._unread))
+        return self._reading("preamble", "a start without a step and without a failure after it")
 
     # --- steps
 
@@ -108,7 +107,7 @@ class _TitanReader(LogReader):
     def _run_of(self, at: int, step: int, prefix: str, text: str) -> LoggedRun | None:
         """The run a step belongs to; None when another rank has printed it before."""
         label = split_label(prefix)[0]
-        run = self._runs[-1] if self._runs else None
+        run = self._run
         if run is not None and run.numbers:
             if label != run.label or (not label and step == run.numbers[-1]):
                 return None
@@ -119,22 +118,18 @@ class _TitanReader(LogReader):
         if run is None or run.numbers:
             run = self._new_run(at)
         run.begin(at, text, label, date_of(prefix), 0)
-        setup = setup_of(self._facts[run.ordinal])
-        self._tokens = _tokens_per_device(setup)
+        self._tokens = _tokens_per_device(setup_of(run.facts))
         return run
 
     def _new_run(self, at: int) -> LoggedRun:
-        run = LoggedRun(ordinal=len(self._runs) + 1, line=at)
-        self._runs.append(run)
-        self._facts[run.ordinal] = {}
         self._stated, self._tokens, self._clock = set(), None, None
-        return run
+        return super()._new_run(at)
 
     # --- all other lines
 
     def _take_other(self, at: int, text: str) -> None:
-        if "Training completed" in text and self._runs:
-            self._runs[-1].finished = True
+        if "Training completed" in text and self._run:
+            self._run.finished = True
         elif found := fact(text):
             self._take_fact(at, split_label(text)[0], *found)
         else:
@@ -142,24 +137,19 @@ class _TitanReader(LogReader):
 
     def _take_fact(self, at: int, label: str, name: str, words: tuple[str, ...]) -> None:
         """A preamble printed again by the same rank begins a new run; other ranks print about the same one."""
-        run = self._runs[-1] if self._runs else None
+        run = self._run
         if run is not None and run.numbers and (label != run.label or name not in STARTS):
             return
         if run is None or run.numbers or (run.has_outcome and (name, label) in self._stated):
             run = self._new_run(at)
         self._stated.add((name, label))
-        self._facts[run.ordinal].setdefault(name, words)
+        run.facts.setdefault(name, words)
 
     # --- the end
 
-    def _trials(self) -> tuple[Trial, ...]:
-        finished = self._finished_runs("preamble", "a start without a step and without a failure after it")
-        return tuple(self._trial(run, several=len(finished) > 1) for run in finished)
-
     def _trial(self, run: LoggedRun, several: bool) -> Trial:
-        facts = self._facts[run.ordinal]
-        setup = setup_of(facts)
-        run.notes += remarks_of(facts)
+        setup = setup_of(run.facts)
+        run.notes += remarks_of(run.facts)
         if run.numbers and not _tokens_per_device(setup):
             timed = any(math.isfinite(seconds) for seconds in run.seconds)
             missing = "The log does not state devices, batch and sequence length"

@@ -33,12 +33,11 @@ QUANTITY = {spelling: quantity for quantity, spellings in SPELLINGS.items() for 
 RESULTS = {"seconds", "milliseconds", "tflops", "memory"}
 
 
-def column(header: str) -> str | None:
-    """The quantity under a header, or None for a column Trimaran does not know."""
-    plain = re.sub(r"[`*.\[\]()]", "", header).replace("-", " ").replace("_", " ")
-    return QUANTITY.get(" ".join(plain.lower().split()))
-
-
-def tensor_parallel_is_mp(names: list[str | None]) -> bool:
-    """Fugaku's tables say MP for tensor parallel; others use it for TP x PP, beside a TP column."""
-    return "mp" in names and "tp" not in names and "pp" in names
+def quantities(header: tuple[str, ...]) -> list[str | None]:
+    """The quantity in each column, or None for a column Trimaran does not know."""
+    plain = [re.sub(r"[`*.\[\]()]", "", name).replace("-", " ").replace("_", " ") for name in header]
+    names = [QUANTITY.get(" ".join(name.lower().split())) for name in plain]
+    if "mp" in names and "tp" not in names and "pp" in names:
+        # Fugaku's tables say MP for tensor parallel; others use it for TP x PP, beside a TP column.
+        names = ["tp" if name == "mp" else name for name in names]
+    return names

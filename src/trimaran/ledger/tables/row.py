@@ -39,15 +39,10 @@ def outcome(row: Mapping[str, str], where: str) -> Outcome:
     notes = row.get("notes", "")
     memory = cells.gibibytes(row.get("memory", ""), f"{where}, memory,")
     tflops = cells.number(row.get("tflops", ""), f"{where}, TFLOPs,")
-    if memory is None:
-        memory = cells.memory_in_words(notes, f"{where}, notes,")
-    return Outcome(
-        status=state,
-        reason=words,
-        seconds=seconds or None,
-        memory_gib=memory or None,
-        tflops=tflops or None,
-    )
+    if memory is None and cells.WITH_UNIT.search(notes):  # '27GB (same conf …)'; a bare number may be anything
+        memory = cells.gibibytes(notes, f"{where}, notes,")
+    memory, tflops, seconds = (value or None for value in (memory, tflops, seconds))
+    return Outcome(status=state, reason=words, seconds=seconds, memory_gib=memory, tflops=tflops)
 
 
 def complete(values: dict[str, Any], devices_per_node: int | None) -> dict[str, Any]:
