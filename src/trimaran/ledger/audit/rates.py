@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trimaran.cost.identify import FormulaMatch, printed_as, step_flops, tags_of
+from trimaran.cost.identify import FormulaMatch, match_formulas, printed_as, step_flops, tags_of
 from trimaran.ledger.audit.finding import Finding, peak_tflops
 from trimaran.spec import Setup, Trial
 
@@ -33,15 +33,10 @@ class Rate:
             return None
         return cls(trial.setup, seconds, tflops)
 
-    def fits(self, tags: tuple[str, ...], seconds: float | None = None) -> list[FormulaMatch]:
-        """TFLOPs by each of these formulas that can be computed, beside the printed ones."""
-        values = [(tag, printed_as(self.setup, seconds or self.seconds, tag)) for tag in tags]
-        return [FormulaMatch(tag, value, value / self.tflops - 1) for tag, value in values if value is not None]
-
     def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> FormulaMatch | None:
         """Of these formulas the one whose TFLOPs are nearest to the printed ones."""
-        found = self.fits(tags, seconds)
-        return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error))) if found else None
+        found = match_formulas(self.setup, seconds or self.seconds, self.tflops, tags)
+        return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error)), default=None)
 
     def agrees(self, fit: FormulaMatch | None) -> bool:
         if fit is None:
@@ -74,10 +69,9 @@ def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
         rate = Rate.of(trial)
         if rate is None:
             continue
-        near = [fit for fit in rate.fits((*BIGSCIENCE, "label-4", "label-3")) if abs(fit.error) < AGREES]
-        if near:
-            tag = min(near, key=lambda fit: round(abs(fit.error), 6)).tag
-            count[NAMES.get(tag, tag)] += 1
+        found = match_formulas(rate.setup, rate.seconds, rate.tflops, (*BIGSCIENCE, "label-4", "label-3"))
+        if found and abs(found[0].error) < AGREES:
+            count[NAMES.get(found[0].tag, found[0].tag)] += 1
     return {key: min(count, key=lambda tag: (-count[tag], tag)) for key, count in votes.items() if count}
 
 

@@ -60,8 +60,3 @@ class FailureWatch:
         if "CANCELLED" in body and "slurmstepd" in body:
             return ("timeout", 2) if "TIME LIMIT" in body else ("cancelled", 2)
         return ("fail", 1) if _EXIT_CODE.search(body) else None
-
-
-def stronger(known: LoggedFailure | None, found: LoggedFailure) -> LoggedFailure:
-    """The one that explains the other; of equals the first, since the rest follow from it."""
-    return found if known is None or found.strength > known.strength else known

@@ -169,12 +169,10 @@ class _MegatronReader(LogReader):
             if not 0 <= mib < math.inf:
                 self._list_unread(at, line[head.start() : limit], "it has no usable 'max reserved'")
             elif mib > 0:  # 0 is printed where the device is not PyTorch's own
-                self._memory_of(int(head[1]), int(head[2]), mib).add(int(head[1]), int(head[2]), mib)
-
-    def _memory_of(self, rank: int, after: int, mib: float) -> PeakMemory:
-        if self._run is None or self._run.memory.is_of_another_run(rank, after, mib):
-            return self._next_memory
-        return self._run.memory
+                rank, after = int(head[1]), int(head[2])
+                known = self._run.memory if self._run else self._next_memory
+                memory = self._next_memory if known.is_of_another_run(rank, after, mib) else known
+                memory.add(rank, after, mib)
 
     def _is_argument(self, at: int, line: str) -> bool:
         """Reads a line of the dump. Its values may be paths, so it is not searched for failures."""

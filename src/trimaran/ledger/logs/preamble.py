@@ -59,7 +59,9 @@ def setup_of(facts: Facts) -> Setup:
     if "float8" in facts:
         values["precision"] = "fp8"
     if "sharding" in facts and values.get("pp"):
-        values["zero"] = _zero(facts["sharding"][0], values["pp"])
+        # FSDP frees gathered weights after the forward pass (ZeRO 3), but keeps them between pipelined micro batches.
+        sharded = 3 if values["pp"] == 1 else 2
+        values["zero"] = 0 if facts["sharding"][0] == "DDP" else sharded
     if "schedule" in facts and values.get("pp"):
         values["virtual_stages"] = int(facts["schedule"][2]) // values["pp"] or None
     return Setup(**values)
@@ -131,10 +133,3 @@ def _llama_ffn(numbers: Mapping[str, float]) -> int | None:
     width = int(int(2 * 4 * numbers["dim"] / 3) * numbers.get("ffn_dim_multiplier", 1.0))
     multiple = int(numbers["multiple_of"])
     return -(-width // multiple) * multiple
-
-
-def _zero(sharding: str, pp: int) -> int:
-    """FSDP frees gathered weights after the forward pass (ZeRO 3), but keeps them between pipelined micro batches."""
-    if sharding == "DDP":
-        return 0
-    return 3 if pp == 1 else 2

@@ -9,7 +9,7 @@ from pathlib import PurePath
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure, stronger
+from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure
 from trimaran.ledger.reading import Reading, Unread, trial_id
 from trimaran.spec import Outcome, Setup, Source, Trial
 from trimaran.spec.job import WARM_UP_ITERATIONS
@@ -24,7 +24,7 @@ def warm_up_iterations(iterations: int, framework: str | None) -> int:
 
 
 OUR_TRAINER = "trimaran"
-_MIB_PER_GIB = 1024.0
+MIB_PER_GIB = 1024.0
 _TEXT_LENGTH = 300  # of an unusable line that is shown
 
 
@@ -49,7 +49,7 @@ class PeakMemory:
             self.add(rank, other.after[rank], mib)
 
     def peak_gib(self) -> float | None:
-        return max(self.peaks.values()) / _MIB_PER_GIB if self.peaks else None
+        return max(self.peaks.values()) / MIB_PER_GIB if self.peaks else None
 
     def by_stage_gib(self, devices: int | None, pp: int | None) -> tuple[float, ...]:
         """Pipeline stages are the slowest axis of Megatron's rank order; empty unless every stage reported."""
@@ -58,7 +58,7 @@ class PeakMemory:
         stages: dict[int, float] = {}
         for rank, mib in self.peaks.items():
             stage = rank // (devices // pp)
-            stages[stage] = max(mib / _MIB_PER_GIB, stages.get(stage, 0.0))
+            stages[stage] = max(mib / MIB_PER_GIB, stages.get(stage, 0.0))
         return tuple(gib for _, gib in sorted(stages.items())) if len(stages) == pp and max(stages) < pp else ()
 
 
@@ -229,9 +229,10 @@ class LogReader:
         raise NotImplementedError
 
     def _look_for_failure(self, at: int, text: str) -> None:
-        failure = self._watch.look(text, at)
-        if failure and self._run and not self._run.finished:
-            self._run.failure = stronger(self._run.failure, failure)
+        """Of two the run keeps the one that explains the other; of equals the first, since the rest follow from it."""
+        failure, run = self._watch.look(text, at), self._run
+        if failure and run and not run.finished and (run.failure is None or failure.strength > run.failure.strength):
+            run.failure = failure
 
     def _list_unread(self, at: int, text: str, why: str) -> None:
         self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))

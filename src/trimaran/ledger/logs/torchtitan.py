@@ -11,7 +11,7 @@ from datetime import datetime
 
 from trimaran.ledger.logs.preamble import STARTS, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
-from trimaran.ledger.logs.run import LoggedRun, LogReader, trial_of
+from trimaran.ledger.logs.run import MIB_PER_GIB, LoggedRun, LogReader, trial_of
 from trimaran.ledger.reading import Reading
 from trimaran.spec import Setup, Trial
 
@@ -22,7 +22,6 @@ _TPS = re.compile(r"\btps: *(\S+)")
 _TFLOPS = re.compile(r"\btflops: *(\d[\d,]*(?:\.\d+)?)\b")
 _MEMORY = re.compile(r"memory: *(\d+(?:\.\d+)?)GiB\(")
 _PREAMBLE = re.compile(r"\[titan\]|device mesh with (?:\[|parallelism: )")
-_MIB_PER_GIB = 1024.0
 
 
 def is_torchtitan(head: str) -> bool:
@@ -92,7 +91,7 @@ class _TitanReader(LogReader):
         run.add(step, self._seconds(run, step, rate, prefix), 0, tflops, text)
         run.loss = loss if loss != -1 else None  # -1: known on another pipeline stage
         if 0 < peak < math.inf:  # 0 is printed where the device is not PyTorch's own
-            run.memory.add(0, step, peak * _MIB_PER_GIB)
+            run.memory.add(0, step, peak * MIB_PER_GIB)
 
     def _seconds(self, run: LoggedRun, step: int, rate: float, prefix: str) -> float:
         """NaN where neither the tokens of a step nor the time of the step before are known."""

@@ -10,7 +10,6 @@ from trimaran.ledger.logs import read_megatron
 from trimaran.ledger.reading import Reading, Remark, Unread
 from trimaran.ledger.tables import row as rows
 from trimaran.ledger.tables.cells import date
-from trimaran.ledger.tables.columns import RESULTS, quantities
 from trimaran.ledger.tables.document import DELIMITER, Heading, Table, Text, elements
 from trimaran.ledger.tables.statements import CAMPAIGN, OneLiner, Statement, heading, one_liner, statement
 from trimaran.spec import Setup, Source, Trial
@@ -113,11 +112,11 @@ class _Reader:
                 self._list_unread(text.line + i, line.strip(), "a measurement in a sentence, outside any table")
 
     def _table(self, section: Section, table: Table, quoted: list[Trial]) -> list[Trial]:
-        names = quantities(table.header)
+        names = rows.quantities(table.header)
         for header, name in zip(table.header, names, strict=True):
             if name is None:
                 self._list_unread(table.line, header, "a column Trimaran does not know")
-        if not RESULTS & set(names):
+        if not rows.RESULTS & set(names):
             why = f"the table has no column of results (seconds, TFLOPs or memory), only {', '.join(table.header)}"
             self._list_unread(table.line, " | ".join(table.header), why)
             return quoted
