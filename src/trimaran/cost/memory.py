@@ -60,14 +60,13 @@ def stage_memory(
         return engine_memory(c, cluster, trainer, stage)
     parameters = stage_parameters(c, stage)
     compute = COMPUTE_BYTES[c.precision]
-    whole, shard = np.ones_like(parameters * c.dp, dtype=float), c.dp
-    gradient_shard = np.where((c.zero >= 2) & ((c.pp == 1) | trainer.zero_gradients_with_pipeline), shard, whole)
-    weight_shard = np.where((c.zero == 3) & (c.pp == 1), shard, whole)
+    gradient_shard = np.where((c.zero >= 2) & ((c.pp == 1) | trainer.zero_gradients_with_pipeline), c.dp, 1)
+    weight_shard = np.where((c.zero == 3) & (c.pp == 1), c.dp, 1)
     master = trainer.master_bytes if c.precision != "fp32" else 0
     sharded = STATE_BYTES[c.optimizer] + master + trainer.sharded_extra_bytes
     weights = parameters * compute / weight_shard
     gradients = parameters * trainer.gradient_bytes[c.precision] / gradient_shard
-    optimizer = parameters * sharded / np.where(c.zero >= 1, shard, whole)
+    optimizer = parameters * sharded / np.where(c.zero >= 1, c.dp, 1)
     activations = activation_bytes(c, trainer, stage)
     working = np.where(c.recompute == RecomputeCode.FULL, layer_activation_bytes(c, trainer, RecomputeCode.NONE), 0.0)
     per_logit = FLASH_LOGIT_BYTES if trainer.attention == "flash" else LOGIT_BYTES
