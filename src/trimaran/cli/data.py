@@ -71,13 +71,13 @@ def prepare(
 
     try:
         with progress(every) as update:
-            prepared = prepare_dataset(options, on_progress)
+            manifest, already = prepare_dataset(options, on_progress)
     except KeyboardInterrupt:
         print("trimaran: interrupted; the same command resumes from here.", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    seconds, manifest = time.monotonic() - started, prepared.manifest
+    seconds = time.monotonic() - started
     if json:
-        head = {"prefix": str(output), "already": prepared.already, "seconds": round(seconds, 3)}
+        head = {"prefix": str(output), "already": already, "seconds": round(seconds, 3)}
         print_json({**head, **asdict(manifest)})
         return
     skipped = [f"{n:,} {what}" for n, what in ((manifest.empty, "empty"), (manifest.bad, "unreadable")) if n]
@@ -85,7 +85,7 @@ def prepare(
         f"{output}: {manifest.documents:,} documents, {manifest.tokens:,} tokens ({manifest.dtype}, vocabulary"
         f" {manifest.vocab:,}) from {manifest.characters / 1e6:,.1f} million characters"
         + (f"; skipped: {' and '.join(skipped)}" if skipped else "")
-        + ("; it was prepared before." if prepared.already else f"; {seconds:.1f} s.")
+        + ("; it was prepared before." if already else f"; {seconds:.1f} s.")
     )
 
 

@@ -7,6 +7,7 @@ access. After n samples a source out of S has given weight·n samples, off by le
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from trimaran.data.indexed_dataset import Ints
 
 BLOCK = 2**16  # units of time, and so about as many samples, that are sorted at once
-_CACHED = 4
+_CACHED = 4  # blocks
 
 
 class BlendOrder:
@@ -23,7 +24,7 @@ class BlendOrder:
     def __init__(self, weights: Sequence[float], block: int = BLOCK) -> None:
         self.weights = np.asarray(weights, np.float64) / sum(weights)
         self.block = block
-        self.blocks: dict[int, tuple[Ints, Ints]] = {}
+        self._sorted = lru_cache(_CACHED)(self._sort)
 
     def locate(self, number: int) -> tuple[int, int]:
         """The source of sample `number`, and the number of the sample in it."""
@@ -41,14 +42,10 @@ class BlendOrder:
         counts: Ints = np.floor(self.weights * (block * self.block) + 0.5).astype(np.int64)
         return counts
 
-    def _sorted(self, block: int) -> tuple[Ints, Ints]:
-        if block not in self.blocks:
-            begin, end = self._counts(block), self._counts(block + 1)
-            sources = np.repeat(np.arange(len(begin)), end - begin)
-            numbers: Ints = np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)])
-            times: npt.NDArray[np.float64] = (numbers + 0.5) / self.weights[sources]
-            order = np.lexsort((sources, times))
-            while len(self.blocks) >= _CACHED:
-                del self.blocks[next(iter(self.blocks))]
-            self.blocks[block] = sources[order], numbers[order]
-        return self.blocks[block]
+    def _sort(self, block: int) -> tuple[Ints, Ints]:
+        begin, end = self._counts(block), self._counts(block + 1)
+        sources = np.repeat(np.arange(len(begin)), end - begin)
+        numbers: Ints = np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)])
+        times: npt.NDArray[np.float64] = (numbers + 0.5) / self.weights[sources]
+        order = np.lexsort((sources, times))
+        return sources[order], numbers[order]

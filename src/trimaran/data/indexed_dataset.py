@@ -45,14 +45,6 @@ def dataset_prefix(path: str | Path) -> Path:
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
-def bin_path(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".bin")
-
-
-def idx_path(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".idx")
-
-
 def token_dtype(vocab: int) -> np.dtype[np.generic]:
     """As Megatron's tools choose it: uint16 under 65,500 tokens, else int32."""
     return np.dtype("<u2" if vocab < 65_500 else "<i4")
@@ -79,13 +71,11 @@ def write_index(path: Path, dtype: np.dtype[np.generic], sizes: npt.NDArray[np.i
 def open_dataset(path: str | Path) -> IndexedDataset:
     """The index is validated; tokens are checked when they are read."""
     prefix = dataset_prefix(path)
-    index, content = idx_path(prefix), bin_path(prefix)
+    index, content = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for file in (index, content):
         if not file.is_file():
             raise Mistake(_missing_file(prefix, file))
-    dtype, sizes, documents = _read_index(index)
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
+    dtype, starts, documents = _read_index(index)
     stated, found = int(starts[-1]) * dtype.itemsize, content.stat().st_size
     if stated != found:
         raise Mistake(
@@ -98,8 +88,9 @@ def open_dataset(path: str | Path) -> IndexedDataset:
     return IndexedDataset(prefix, tokens, starts if documents is None else starts[documents])
 
 
-def _read_index(path: Path) -> tuple[np.dtype[Any], npt.NDArray[np.int32], Ints | None]:
-    """Token dtype, sizes of sequences, and the sequences at which documents begin and end (None: each is one)."""
+def _read_index(path: Path) -> tuple[np.dtype[Any], Ints, Ints | None]:
+    """Token dtype, starts of sequences and the end of the last, and the sequences at which documents begin and end
+    (None: each is one)."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(HEADER.size)
@@ -117,9 +108,9 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], npt.NDArray[np.int32], Ints 
         raise Mistake(f"{path} has dtype code {code}, which Megatron does not use; tokens have {known}.")
     expected = HEADER.size + 12 * count + 8 * indices
     if size != expected:
-        wrong = "is truncated" if size < expected else "is too long"
+        state = "is truncated" if size < expected else "is too long"
         raise Mistake(
-            f"{path} {wrong}: {count:,} sequences and {indices:,} document indices need {expected:,} bytes,"
+            f"{path} {state}: {count:,} sequences and {indices:,} document indices need {expected:,} bytes,"
             f" but it has {size:,}."
         )
     raw = np.memmap(path, np.uint8, "r").view(np.ndarray)[HEADER.size :]
@@ -127,25 +118,18 @@ def _read_index(path: Path) -> tuple[np.dtype[Any], npt.NDArray[np.int32], Ints 
     offsets = raw[4 * count : 12 * count].view("<i8")
     documents = raw[12 * count :].view("<i8")
     dtype = np.dtype(TOKEN_TYPES[code])
-    _check_sequences(path, sizes, offsets, dtype.itemsize)
-    return dtype, sizes, _document_bounds(path, documents, count)
-
-
-def _check_sequences(path: Path, sizes: npt.NDArray[np.int32], offsets: Ints, itemsize: int) -> None:
-    if not len(sizes):
-        return
-    if int(sizes.min()) < 0:
-        at = int(np.argmax(sizes < 0))
-        raise Mistake(f"{path} is damaged: sequence {at} has {int(sizes[at])} tokens.")
-    expected = np.zeros(len(sizes), np.int64)
-    np.cumsum(sizes[:-1], out=expected[1:])
-    expected *= itemsize
-    if not np.array_equal(expected, offsets):
-        at = int(np.argmax(expected != offsets))
+    negative = np.flatnonzero(sizes < 0)
+    if len(negative):
+        raise Mistake(f"{path} is damaged: sequence {negative[0]} has {sizes[negative[0]]} tokens.")
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    wrong = np.flatnonzero(starts[:-1] * dtype.itemsize != offsets)
+    if len(wrong):
+        at = wrong[0]
         raise Mistake(
-            f"{path} is damaged: sequence {at} should begin at byte {int(expected[at]):,}, after those before it,"
-            f" but its offset is {int(offsets[at]):,}."
+            f"{path} is damaged: sequence {at} should begin at byte {starts[at] * dtype.itemsize:,}, after those before"
+            f" it, but its offset is {offsets[at]:,}."
         )
+    return dtype, starts, _document_bounds(path, documents, count)
 
 
 def _document_bounds(path: Path, indices: Ints, count: int) -> Ints | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,11 +110,8 @@ def read_batches(inputs: Sequence[Path], field: str, start: InputPosition, skip_
 def _read_text(path: Path, field: str, start: InputPosition) -> Iterator[InputRecord]:
     if start.records:
         return
-    stream = Stream(path)
-    try:
+    with closing(Stream(path)) as stream:
         content = stream.lines.read()
-    finally:
-        stream.close()
     try:
         yield InputRecord(content.decode("utf-8-sig"), "", 1, 0, 0)
     except UnicodeDecodeError as error:
@@ -122,8 +120,7 @@ def _read_text(path: Path, field: str, start: InputPosition) -> Iterator[InputRe
 
 
 def _read_json_lines(path: Path, field: str, start: InputPosition) -> Iterator[InputRecord]:
-    stream = Stream(path)
-    try:
+    with closing(Stream(path)) as stream:
         stream.skip(start.offset)
         records, offset, done = start.records, start.offset, 0
         for line in stream.lines:
@@ -135,8 +132,6 @@ def _read_json_lines(path: Path, field: str, start: InputPosition) -> Iterator[I
                 continue
             text, error = _parse_line(line if records > 1 else line.removeprefix(b"\xef\xbb\xbf"), field)
             yield InputRecord(text, error, records, offset, done)
-    finally:
-        stream.close()
 
 
 def _parse_line(line: bytes, field: str) -> tuple[str | None, str]:

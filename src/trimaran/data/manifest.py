@@ -43,12 +43,8 @@ class Manifest:
     bad: int  # records that could not be read, dropped by --skip-bad
 
 
-def manifest_path(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".json")
-
-
 def read_manifest(prefix: Path) -> Manifest | None:
-    path = manifest_path(prefix)
+    path = Path(f"{prefix}.json")
     if not path.is_file():
         return None
     try:

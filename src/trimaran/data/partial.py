@@ -14,10 +14,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.data.indexed_dataset import LARGEST_DOCUMENT, bin_path, idx_path, write_index
-from trimaran.data.inputs import InputPosition
-from trimaran.data.manifest import Manifest, Request, manifest_path
+from trimaran.data.indexed_dataset import LARGEST_DOCUMENT, write_index
+from trimaran.data.inputs import InputPosition, TextBatch
+from trimaran.data.manifest import Manifest, Request
 from trimaran.spec import Mistake
+from trimaran.spec.files import sync_to_disk
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class PartialDataset:
     def __init__(self, prefix: Path, dtype: np.dtype[Any]) -> None:
         self.prefix, self.dtype = prefix, dtype
         self.bin_file: BinaryIO | None = None
-        self.bin, self.sizes, self.state_path = (self._path(name) for name in ("bin", "sizes", "state"))
+        self.bin = Path(f"{prefix}.bin.partial")
+        self.sizes = Path(f"{prefix}.sizes.partial")
+        self.state_path = Path(f"{prefix}.state.partial")
         try:
             prefix.parent.mkdir(parents=True, exist_ok=True)
             self.sizes_file: BinaryIO = self.sizes.open("ab")
@@ -72,8 +75,8 @@ class PartialDataset:
             file.truncate(size)
             file.seek(size)
 
-    def append(self, tokens: npt.NDArray[Any], sizes: npt.NDArray[np.int64], state: PrepareState) -> None:
-        """Documents without tokens are dropped. `state` has the new position and counts of the inputs."""
+    def append(self, tokens: npt.NDArray[Any], sizes: npt.NDArray[np.int64], batch: TextBatch) -> None:
+        """The tokens of a batch; documents without tokens are dropped."""
         assert self.bin_file is not None
         if len(sizes) and int(sizes.max()) > LARGEST_DOCUMENT:
             raise Mistake(f"A document has {int(sizes.max()):,} tokens, but the format allows {LARGEST_DOCUMENT:,}.")
@@ -82,9 +85,13 @@ class PartialDataset:
         self.sizes_file.write(kept.astype("<i4").tobytes())
         now = self.state
         self.state = replace(
-            state,
+            now,
+            place=batch.position,
+            done=batch.done,
             documents=now.documents + len(kept),
             tokens=now.tokens + len(tokens),
+            characters=now.characters + batch.characters,
+            bad=now.bad + batch.bad,
             empty=now.empty + len(sizes) - len(kept),
         )
 
@@ -99,17 +106,17 @@ class PartialDataset:
         """Every step can be repeated. An index never lies beside tokens of another dataset."""
         self.state = replace(self.state, finished=True)
         self.save()
-        new = self._path("idx")
+        new = Path(f"{self.prefix}.idx.partial")
+        index, manifest_file = Path(f"{self.prefix}.idx"), Path(f"{self.prefix}.json")
         sizes = np.memmap(self.sizes, "<i4", "r") if self.state.documents else np.empty(0, "<i4")
         write_index(new, self.dtype, sizes)
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_to_disk(new)
         if self.bin.exists():
-            manifest_path(self.prefix).unlink(missing_ok=True)
-            idx_path(self.prefix).unlink(missing_ok=True)
-            self.bin.replace(bin_path(self.prefix))
-        new.replace(idx_path(self.prefix))
-        _write_atomically(manifest_path(self.prefix), json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
+            manifest_file.unlink(missing_ok=True)
+            index.unlink(missing_ok=True)
+            self.bin.replace(f"{self.prefix}.bin")
+        new.replace(index)
+        _write_atomically(manifest_file, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
         self.state_path.unlink()
         self.sizes.unlink()
 
@@ -125,20 +132,11 @@ class PartialDataset:
             self.sizes.unlink(missing_ok=True)
         self.sizes_file.close()
 
-    def _path(self, name: str) -> Path:
-        return self.prefix.with_name(f"{self.prefix.name}.{name}.partial")
-
 
 def _write_atomically(path: Path, text: str) -> None:
     """Replace the file by a complete one, synced to disk."""
     new = path.with_name(path.name + ".new")
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    new.write_text(text, "utf-8")
+    sync_to_disk(new)
     new.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_to_disk(path.parent)

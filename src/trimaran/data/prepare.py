@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,11 @@ class PrepareOptions:
     every: float = 5.0  # seconds between saves
 
 
-@dataclass(frozen=True)
-class Prepared:
-    manifest: Manifest
-    already: bool = False  # it existed, and nothing was done
-
-
 OnProgress = Callable[[PrepareState, int], None]  # called with the state and the bytes of all inputs
 
 
-def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, total: None) -> Prepared:
+def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, total: None) -> tuple[Manifest, bool]:
+    """Its manifest, and whether it existed already, so that nothing was done."""
     tokenizer = options.tokenizer
     if options.append_eod and isinstance(tokenizer, HuggingFace):
         tokenizer.require_eod()
@@ -58,7 +53,7 @@ def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, tot
         if state is None and not options.overwrite:
             manifest = _finished(options.prefix, request)
             if manifest is not None:
-                return Prepared(manifest, already=True)
+                return manifest, True
         other = state.request.difference(request) if state else ""
         if other and not options.overwrite:
             raise Mistake(
@@ -71,9 +66,21 @@ def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, tot
         partial.resume(state)
         if not state.finished:
             _write(options, inputs, partial, on_progress)
-        manifest = _manifest(partial.state, tokenizer, partial.dtype)
+        done = partial.state
+        manifest = Manifest(
+            trimaran=__version__,
+            request=done.request,
+            vocab=tokenizer.vocab,
+            eod=tokenizer.eod,
+            dtype=partial.dtype.name,
+            documents=done.documents,
+            tokens=done.tokens,
+            characters=done.characters,
+            empty=done.empty,
+            bad=done.bad,
+        )
         partial.finish(manifest)
-        return Prepared(manifest)
+        return manifest, False
     finally:
         partial.close()
 
@@ -84,15 +91,7 @@ def _write(options: PrepareOptions, inputs: list[Path], partial: PartialDataset,
     on_progress(partial.state, total)
     try:
         for batch, (tokens, sizes) in _tokenize(options, inputs, partial):
-            now = partial.state
-            read = replace(
-                now,
-                place=batch.position,
-                done=batch.done,
-                bad=now.bad + batch.bad,
-                characters=now.characters + batch.characters,
-            )
-            partial.append(tokens, sizes, read)
+            partial.append(tokens, sizes, batch)
             if time.monotonic() - saved >= options.every:
                 partial.save()
                 saved = time.monotonic()
@@ -119,28 +118,24 @@ def _tokenize(
 
     waiting: deque[tuple[TextBatch, Future[tuple[Any, Any]]]] = deque()
     mistake: Mistake | None = None
-    source = read_batches(inputs, options.field, partial.state.place, options.skip_bad)
     with ThreadPoolExecutor(1) as worker:
-        while True:
-            batch = None
-            try:
-                batch = next(source, None) if mistake is None else None
-            except Mistake as raised:
-                mistake = raised
-            if batch is not None:
+        try:
+            for batch in read_batches(inputs, options.field, partial.state.place, options.skip_bad):
                 waiting.append((batch, worker.submit(encode, batch.texts)))
-            while waiting and (batch is None or len(waiting) > PREFETCH):
-                done, future = waiting.popleft()
-                yield done, future.result()
-            if batch is None:
-                break
+                if len(waiting) > PREFETCH:
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+        except Mistake as raised:
+            mistake = raised
+        for done, future in waiting:
+            yield done, future.result()
     if mistake is not None:
         raise mistake
 
 
 def _finished(prefix: Path, request: Request) -> Manifest | None:
     """The manifest of a dataset finished earlier, if it is the one asked for; None where there is none."""
-    files = [prefix.with_name(prefix.name + end) for end in (".bin", ".idx", ".json")]
+    files = [Path(f"{prefix}{suffix}") for suffix in (".bin", ".idx", ".json")]
     existing = [path for path in files if path.exists()]
     if not existing:
         return None
@@ -152,21 +147,6 @@ def _finished(prefix: Path, request: Request) -> Manifest | None:
         raise Mistake(f"{prefix} is prepared already, but this command asks for {other}; --overwrite replaces it.")
     open_dataset(prefix)
     return manifest
-
-
-def _manifest(state: PrepareState, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> Manifest:
-    return Manifest(
-        trimaran=__version__,
-        request=state.request,
-        vocab=tokenizer.vocab,
-        eod=tokenizer.eod,
-        dtype=dtype.name,
-        documents=state.documents,
-        tokens=state.tokens,
-        characters=state.characters,
-        empty=state.empty,
-        bad=state.bad,
-    )
 
 
 def _input_identity(path: Path) -> dict[str, str | int]:

@@ -5,8 +5,8 @@ one (sample i is tokens [i·seq_len, i·seq_len + seq_len]), and shuffles those.
 dropped: another part in every epoch. Sample number n is the (n mod S)-th of epoch n div S, with S samples in each.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class Samples:
                 f"{what or dataset.prefix} has {total:,} tokens in {len(documents):,} documents, less than one sample"
                 f" of seq_len {seq_len} + 1;{nearest}"
             )
-        self.epochs: OrderedDict[int, Epoch] = OrderedDict()
+        self.epoch = lru_cache(EPOCHS_CACHED)(self._shuffle)
 
     def sample(self, number: int) -> tuple[Ints, Ints]:
         """seq_len + 1 tokens, and for each the number of its document within the sample."""
@@ -70,17 +70,10 @@ class Samples:
             self._raise_outside_vocab(tokens, documents[within])
         return tokens, within
 
-    def epoch(self, number: int) -> Epoch:
-        if number in self.epochs:
-            self.epochs.move_to_end(number)
-            return self.epochs[number]
+    def _shuffle(self, number: int) -> Epoch:
         order = self.numbers[self._permutation(len(self.numbers), number, _DOCUMENTS)]
         ends = np.cumsum(self.dataset.starts[order + 1] - self.dataset.starts[order])
-        epoch = Epoch(order, ends, self._permutation(self.per_epoch, number, _SAMPLES))
-        self.epochs[number] = epoch
-        while len(self.epochs) > EPOCHS_CACHED:
-            self.epochs.popitem(last=False)
-        return epoch
+        return Epoch(order, ends, self._permutation(self.per_epoch, number, _SAMPLES))
 
     def _permutation(self, count: int, epoch: int, what: int) -> npt.NDArray[np.integer]:
         bits = np.random.Philox(key=[self.seed % 2**64, epoch], counter=[0, 0, self.stream, what])

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.data.indexed_dataset import dataset_prefix
+from trimaran.data.indexed_dataset import Ints, dataset_prefix
 from trimaran.data.manifest import read_manifest
 from trimaran.data.source import SYNTHETIC
 from trimaran.spec import Job, Mistake
@@ -23,15 +23,13 @@ TOKENIZER_FILE = "tokenizer.json"
 # The end-of-document token in published tokenizers: GPT-2 and NeoX, Llama 3, Llama and T5, Gemma, BERT's successors.
 EOD_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eod|>", "<eod>")
 
-Sizes = npt.NDArray[np.int64]
-
 
 class Tokenizer(Protocol):
     vocab: int
     eod: int | None
     identity: dict[str, str]  # as manifests store it
 
-    def encode(self, texts: Sequence[str], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Sizes]:
+    def encode(self, texts: Sequence[str], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Ints]:
         """The tokens of all texts, concatenated, and how many each has."""
 
     def decode(self, tokens: Sequence[int]) -> str: ...
@@ -45,7 +43,7 @@ class Bytes:
         self.eod: int | None = 256
         self.identity = {"kind": "bytes"}
 
-    def encode(self, texts: Sequence[str], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Sizes]:
+    def encode(self, texts: Sequence[str], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Ints]:
         parts = [text.encode() for text in texts]
         sizes = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.frombuffer(b"".join(parts), np.uint8).astype(dtype), sizes
@@ -79,7 +77,7 @@ class HuggingFace:
         if eod is not None:
             self.identity["eod"] = eod
 
-    def encode(self, texts: Sequence[str], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Sizes]:
+    def encode(self, texts: Sequence[str], dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Ints]:
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)  # parallel, without the GIL
         parts = [np.array(each.ids, dtype) for each in encodings]
         return np.concatenate(parts), np.fromiter(map(len, parts), np.int64, len(parts))
@@ -100,15 +98,10 @@ class HuggingFace:
         return ", ".join(added[:8]) or "none"
 
 
-def append_eod(tokens: npt.NDArray[Any], sizes: Sizes, eod: int) -> tuple[npt.NDArray[Any], Sizes]:
+def append_eod(tokens: npt.NDArray[Any], sizes: Ints, eod: int) -> tuple[npt.NDArray[Any], Ints]:
     """An end-of-document token after each document that has tokens."""
-    longer = sizes + (sizes > 0)
-    ends = np.cumsum(longer)[sizes > 0] - 1
-    out = np.empty(int(longer.sum()), tokens.dtype)
-    inside = np.ones(len(out), bool)
-    inside[ends] = False
-    out[ends], out[inside] = eod, tokens
-    return out, longer
+    has_tokens = sizes > 0
+    return np.insert(tokens, np.cumsum(sizes)[has_tokens], eod), sizes + has_tokens
 
 
 def load_tokenizer(identity: dict[str, str]) -> Tokenizer | None:

@@ -137,6 +137,15 @@ def write_text(path: Path, text: str) -> None:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
 
 
+def sync_to_disk(path: Path) -> None:
+    """fsync of a file, or of a folder's entries."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _load(kind: str, name_or_path: str) -> Spec:
     path = Path(name_or_path)
     if path.suffix in SUFFIXES or path.is_file():

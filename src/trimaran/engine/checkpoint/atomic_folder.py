@@ -1,6 +1,5 @@
 """A folder that appears with everything in it, or not at all."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from trimaran.spec import Mistake
+from trimaran.spec.files import sync_to_disk
 
 
 @contextmanager
@@ -38,12 +38,3 @@ def check_absent(out: Path) -> None:
     if out.exists() or out.is_symlink():
         kind = "is not empty" if out.is_dir() else "is a file"
         raise Mistake(f"{out} {kind}, and nothing is overwritten: name a folder that does not exist yet.")
-
-
-def sync_to_disk(path: Path) -> None:
-    """fsync of a file, or of a folder's entries."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

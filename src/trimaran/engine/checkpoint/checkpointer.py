@@ -18,11 +18,11 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from trimaran.engine.checkpoint.atomic_folder import sync_to_disk
 from trimaran.engine.checkpoint.sharded_tensors import Shard, ShardLoadPlanner, ShardSavePlanner, dequantized, shard_of
 from trimaran.engine.optimizer.adam import MOMENTS, create_moments, set_step_count
 from trimaran.engine.trainer import Trainer
 from trimaran.spec import Job, Mistake, Model
+from trimaran.spec.files import sync_to_disk
 
 STATE = "run.json"
 COMPLETE = re.compile(r"step-\d{8,}")
