@@ -76,7 +76,7 @@ def time_collective(watch: Stopwatch, groups: ConcurrentGroups, kind: Collective
     world = watch.world
     mine = next((group for group in groups.groups if world.rank in group), None)
     share = max(1, size // 4 // groups.size)  # fp32 elements of one rank's part
-    work = _no_partner if mine is None else _work(kind, groups.group, mine, world, share)
+    work = _work(kind, groups.group, mine, world, share) if mine else lambda: None
     return CollectiveTiming(
         kind=kind,
         where=groups.where,
@@ -85,10 +85,6 @@ def time_collective(watch: Stopwatch, groups: ConcurrentGroups, kind: Collective
         bytes=4 * share * groups.size,
         seconds=watch.seconds_together(work, mine is not None) / (2 if kind == "send" else 1),
     )
-
-
-def _no_partner() -> None:
-    """The work of a rank in no group."""
 
 
 def _work(kind: CollectiveKind, group: Any, mine: tuple[int, ...], world: ProbeWorld, share: int) -> Work:

@@ -1,4 +1,5 @@
-"""The machine this runs on, as a Cluster: read from the operating system and measured for 0.2 s, without torch.
+"""The machine this runs on, from the operating system and the driver: as a Cluster, whose speed is measured for 0.2 s,
+and as the HostFacts of a probe. Without torch.
 
 `cluster: here` in a job file, and `--on here`, mean what `detect_cluster` returns.
 """
@@ -6,6 +7,7 @@
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from trimaran.probe.result import HostFacts
 from trimaran.spec import Cluster, Device, Link, Mistake, presets
 
 GIB = 2**30
@@ -162,3 +165,56 @@ def _memory_bytes(root: Path = Path("/")) -> int:
             if folder.is_relative_to(top) and file.exists() and file.read_text().strip().isdigit():  # else 'max'
                 limits.append(int(file.read_text()))
     return min(limits)
+
+
+def host_facts(gpus: tuple[str, ...], torch_version: str) -> HostFacts:
+    cores = os.sched_getaffinity(0)
+    numa_nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
+    return HostFacts(
+        cpu=_cpu_name(),
+        cores=len(cores),
+        numa_nodes=max(1, sum(bool(cores & _cpus(node)) for node in numa_nodes)),
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 2),
+        gpus=gpus,
+        driver=_driver() if gpus else None,
+        torch=torch_version,
+        network_gbit_per_s=_network(),
+    )
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    return named[1].strip() if named else platform.machine()
+
+
+def _cpus(node: Path) -> set[int]:
+    """Of a list such as '0-3,8-11'."""
+    ranges = (node / "cpulist").read_text().strip()
+    ends = [part.partition("-") for part in ranges.split(",") if part]
+    return {cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1)}
+
+
+def _driver() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    shown = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    return shown.stdout.partition("\n")[0].strip() or None
+
+
+def _network() -> dict[str, float]:
+    """Gbit/s of every interface that reports it; InfiniBand cards report theirs elsewhere."""
+    speeds = {}
+    for file in sorted(Path("/sys").glob("class/net/*/speed")):
+        try:
+            megabits = int(file.read_text())
+        except (OSError, ValueError):  # it is down, or has no speed
+            continue
+        if megabits > 0:
+            speeds[file.parent.name] = megabits / 1e3
+    for file in sorted(Path("/sys").glob("class/infiniband/*/ports/*/rate")):
+        rate = re.match(r"[\d.]+", file.read_text())
+        if rate and float(rate[0]) > 0:
+            speeds[f"{file.parts[-4]}/{file.parts[-2]}"] = float(rate[0])
+    return speeds

@@ -11,6 +11,7 @@ from itertools import zip_longest
 import torch
 
 from trimaran.probe.collectives import concurrent_groups, message_sizes, time_collective
+from trimaran.probe.detect import host_facts
 from trimaran.probe.device_benchmarks import (
     GIB,
     context_gib,
@@ -21,7 +22,6 @@ from trimaran.probe.device_benchmarks import (
     time_gemm,
 )
 from trimaran.probe.gemm_shapes import model_shapes, square_shapes, sweep_shapes
-from trimaran.probe.host import host_facts
 from trimaran.probe.result import (
     AttentionTiming,
     CollectiveTiming,
@@ -61,7 +61,11 @@ def measure(world: ProbeWorld, options: ProbeOptions, on_progress: OnProgress) -
     """The same on every rank: what is left out is decided by values that all of them have."""
     started = time.perf_counter()
     watch = stopwatch(world, options.quick)
-    precision: Precision = "bf16" if _has_bf16(world) else "fp16" if world.device.type == "cuda" else "fp32"
+    precision: Precision = "fp32"
+    card = None
+    if world.device.type == "cuda":
+        precision = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+        card = torch.cuda.get_device_properties(world.device)
     needed, finer = measurements(watch, options.model, precision, options.quick)
     everything = [*needed, *finer]
     results: list[Timing] = []
@@ -74,11 +78,33 @@ def measure(world: ProbeWorld, options: ProbeOptions, on_progress: OnProgress) -
         else:
             results.append(measurement.run())
     sustained = None
-    if world.device.type == "cuda":
+    if card:
         on_progress("GEMMs back to back", 1.0)
         sustained = sustained_tflops(watch, precision)
     on_progress("done", 1.0)
-    return _result(world, options, precision, results, sustained, left_out, time.perf_counter() - started)
+    gpus = tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return ProbeResult(
+        command=options.command,
+        date=date.today().isoformat(),
+        took_seconds=time.perf_counter() - started,
+        model=options.model.name,
+        ranks=world.size,
+        nodes=len(world.nodes),
+        device="cuda" if card else "cpu",
+        device_name=card.name if card else f"cpu-{platform.machine()}",
+        units=card.multi_processor_count if card else 1,
+        device_memory_gib=card.total_memory / GIB if card else None,
+        precision=precision,
+        host=host_facts(gpus, str(torch.__version__)),
+        products=tuple(done for done in results if isinstance(done, GemmTiming)),
+        attention=tuple(done for done in results if isinstance(done, AttentionTiming)),
+        traffic=next(done for done in results if isinstance(done, MemoryTraffic)),
+        launches=next(done for done in results if isinstance(done, LaunchOverhead)),
+        collectives=tuple(done for done in results if isinstance(done, CollectiveTiming)),
+        context_gib=world.max(context_gib(world.device)) if card else None,
+        sustained_tflops=sustained,
+        left_out=left_out,
+    )
 
 
 def measurements(
@@ -134,42 +160,3 @@ def _attention(watch: Stopwatch, model: Model, seq: int, precision: Precision) -
 def _sequences(model: Model) -> list[int]:
     """Around the model's sequence length; the first is short enough for any machine."""
     return sorted({min(128, model.seq_len), max(1, model.seq_len // 2), model.seq_len, 2 * model.seq_len})
-
-
-def _has_bf16(world: ProbeWorld) -> bool:
-    return world.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-def _result(
-    world: ProbeWorld,
-    options: ProbeOptions,
-    precision: Precision,
-    results: list[Timing],
-    sustained: float | None,
-    left_out: int,
-    took_seconds: float,
-) -> ProbeResult:
-    cuda = world.device.type == "cuda"
-    card = torch.cuda.get_device_properties(world.device) if cuda else None
-    return ProbeResult(
-        command=options.command,
-        date=date.today().isoformat(),
-        took_seconds=took_seconds,
-        model=options.model.name,
-        ranks=world.size,
-        nodes=len(world.nodes),
-        device="cuda" if cuda else "cpu",
-        device_name=card.name if card else f"cpu-{platform.machine()}",
-        units=card.multi_processor_count if card else 1,
-        device_memory_gib=card.total_memory / GIB if card else None,
-        precision=precision,
-        host=host_facts(),
-        products=tuple(done for done in results if isinstance(done, GemmTiming)),
-        attention=tuple(done for done in results if isinstance(done, AttentionTiming)),
-        traffic=next(done for done in results if isinstance(done, MemoryTraffic)),
-        launches=next(done for done in results if isinstance(done, LaunchOverhead)),
-        collectives=tuple(done for done in results if isinstance(done, CollectiveTiming)),
-        context_gib=world.max(context_gib(world.device)) if cuda else None,
-        sustained_tflops=sustained,
-        left_out=left_out,
-    )

@@ -1,7 +1,6 @@
 """A probe with all its ranks: forked on this machine, or joined where torchrun or SLURM started them."""
 
 import os
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -21,12 +20,6 @@ class ProbeFailed(Exception):
     def __init__(self, sentence: str, code: int) -> None:
         super().__init__(sentence)
         self.code = code
-
-
-@dataclass(frozen=True)
-class ProbeProgress:
-    what: str
-    share: float
 
 
 def count_gpus() -> int:
@@ -55,11 +48,11 @@ def run_probe(
     """The result of rank 0; None in the other ranks of torchrun or SLURM."""
     results: list[ProbeResult] = []
 
-    def receive(message: ProbeProgress | ProbeResult) -> None:
-        if isinstance(message, ProbeProgress):
-            on_progress(message.what, message.share)
-        else:
+    def receive(message: ProbeResult | tuple[str, float]) -> None:
+        if isinstance(message, ProbeResult):
             results.append(message)
+        else:
+            on_progress(*message)
 
     end = run_ranks(ranks, lambda rank: _measure_rank(rank, options), TIMEOUT, rendezvous, receive)
     if end.code == INTERRUPTED:
@@ -74,7 +67,7 @@ def run_probe(
 def _measure_rank(rank: Rank, options: ProbeOptions) -> int:
     def on_progress(what: str, share: float) -> None:
         if rank.rank == 0:
-            rank.send(ProbeProgress(what, share))
+            rank.send((what, share))
 
     world = init_probe_world(rank.rank, rank.local_rank, rank.world_size, rank.store)
     result = measure(world, options, on_progress)
