@@ -58,10 +58,11 @@ def estimate(
 
 
 def _print(estimated: Estimate) -> None:
-    (table,) = estimated.tables()
-    print_table(table.title, table.header, table.rows, table.left)
+    print_table(estimated.title, *estimated.table(), left=(2,))
     console().print(_plot(estimated.nodes), highlight=False)
-    for note in table.notes:
+    for nodes, why in estimated.impossible.items():
+        print(f"{nodes} nodes: {why}.")
+    for note in estimated.notes:
         print(note)
 
 

@@ -8,6 +8,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,7 +71,10 @@ def collect_evidence(
 def request_stacks(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str, Any] | None) -> dict[int, str]:
     """Each rank writes its own on SIGUSR2."""
     for pipe in folder.glob("flight-pipe*"):  # of PyTorch's flight recorder
-        _trigger(pipe)
+        with suppress(OSError):  # nobody listens
+            handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(handle, b"1\n")
+            os.close(handle)
     here = socket.gethostname()
     files = {beat["rank"]: stack_file(folder / "heartbeats", beat["rank"]) for beat in beats}
     if not signal_step(slurm, "USR2"):
@@ -86,15 +90,6 @@ def request_stacks(folder: Path, beats: list[dict[str, Any]], slurm: Mapping[str
 
 def _is_written(file: Path) -> bool:
     return file.exists() and file.stat().st_size > 0
-
-
-def _trigger(pipe: Path) -> None:
-    try:
-        handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # nobody listens
-        return
-    os.write(handle, b"1\n")
-    os.close(handle)
 
 
 def collective_of(stack: str) -> str:

@@ -5,8 +5,8 @@ Its whole state is in the sweep's folder and in the ledger, so another harness c
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from trimaran.lab import files
 from trimaran.lab.local import LauncherStatus, LocalLauncher
 from trimaran.lab.outcome import outcome_of, read_metrics
 from trimaran.lab.slurm import SlurmJobLauncher, SlurmStepLauncher
-from trimaran.lab.sweep_folder import MAX_ATTEMPTS, Attempt, folder_of
+from trimaran.lab.sweep_folder import MAX_ATTEMPTS, Attempt
 from trimaran.lab.view import SweepView
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Mistake, Outcome, Sweep
@@ -36,12 +36,6 @@ class Budget:
     until_sure: bool = False  # stop when no untried layout can beat the best, even at the low end of its interval
 
 
-class StopRequests:
-    """Ctrl-C: once, stop when the running trials have ended; twice, now."""
-
-    count = 0
-
-
 class Harness:
     def __init__(self, sweep: Sweep, folder: Path, attempts: list[Attempt], ledger: Ledger, budget: Budget) -> None:
         self.sweep, self.folder, self.ledger, self.budget = sweep, folder, ledger, budget
@@ -51,26 +45,36 @@ class Harness:
         self.running: list[Attempt] = []
         self.started_at, self.started = time.monotonic(), 0
         self.why_ended = ""
+        self.interrupts = 0  # Ctrl-C: once, stop when the running trials have ended; twice, now
         self.stopping = self.cancelling = False
         self.spent: list[float] = []  # seconds of each trial that ended
 
     def run(self, view: SweepView) -> None:
-        with stop_signals() as stop:
+        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
             self._adopt(view)
-            while self.running or self._may_start(stop):
-                self._start_some(stop, view)
+            while self.running or self._may_start():
+                self._start_some(view)
                 for attempt in list(self.running):
                     self._check(attempt, view)
-                if stop.count and not self.stopping:
+                if self.interrupts and not self.stopping:
                     self.stopping = True
                     view.say(f"Stopping when {len(self.running)} running trials have ended; Ctrl-C again: now.")
-                if stop.count > 1 and not self.cancelling:
-                    self._cancel_all()
+                if self.interrupts > 1 and not self.cancelling:
+                    self.cancelling = True
+                    for attempt in self.running:
+                        self.launcher.cancel(attempt)
                 view.show(self.running, self.waiting, self._seconds_left())
                 if self.running:
                     self.launcher.wait(self.running, POLL_SECONDS)
-        if stop.count:
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.interrupts:
             self.why_ended = STOPPED
+
+    def _interrupt(self, *_: Any) -> None:
+        self.interrupts += 1
 
     def _adopt(self, view: SweepView) -> None:
         """The trials of an earlier harness: ended, still running, or lost."""
@@ -80,11 +84,11 @@ class Harness:
                 self.running.append(attempt)
                 self._check(attempt, view)
 
-    def _may_start(self, stop: StopRequests) -> bool:
+    def _may_start(self) -> bool:
         if not self.waiting:
             self.why_ended = self.why_ended or "Every layout was tried."
             return False
-        if stop.count:
+        if self.interrupts:
             return False
         if self.budget.trials is not None and self.started >= self.budget.trials:
             self.why_ended = f"The budget of {self.budget.trials} trials is spent."
@@ -109,11 +113,11 @@ class Harness:
         limit = _per_sample(best)
         return any(a.candidate.fits and a.candidate.low / a.job.batch.size < limit for a in self.waiting)
 
-    def _start_some(self, stop: StopRequests, view: SweepView) -> None:
-        while self._may_start(stop) and self.launcher.has_room(self.waiting[0], self.running):
+    def _start_some(self, view: SweepView) -> None:
+        while self._may_start() and self.launcher.has_room(self.waiting[0], self.running):
             attempt = self.waiting.pop(0)
             self.started += 1
-            self.ledger.add([attempt.trial("running")])
+            self.ledger.add([attempt.trial()])
             try:
                 self.launcher.start(attempt)
             except (OSError, Mistake) as error:
@@ -124,8 +128,10 @@ class Harness:
 
     def _check(self, attempt: Attempt, view: SweepView) -> None:
         """Its result file is authoritative; the launcher is asked only without one."""
-        status = self.launcher.look(attempt) if not self._result(attempt) else LauncherStatus("gone")
-        result = self._result(attempt)
+        status, result = LauncherStatus(), files.read_json(attempt.folder / files.RESULT)
+        if result is None:
+            status = self.launcher.look(attempt)
+            result = files.read_json(attempt.folder / files.RESULT)  # it may have ended meanwhile
         if result is not None and result["how"] == "cancelled" and not self.cancelling:
             status = self.launcher.why_cancelled(attempt)
             result = None
@@ -134,33 +140,24 @@ class Harness:
             self.spent.append(result["ended"] - result["started"])
             ours = self.sweep.command is None
             self._record(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
-        elif status.state == "gone":
+        elif status.status != "running":
             numbers = read_metrics(attempt.job, attempt.folder) if self.sweep.command is None else {}
             self.launcher.ended(attempt)
             self._record(attempt, Outcome(status=status.status, reason=status.reason, **numbers), view)
         else:
             attempt.waits_for = status.reason
 
-    def _result(self, attempt: Attempt) -> dict[str, Any] | None:
-        return files.read_json(attempt.folder / files.RESULT)
-
     def _record(self, attempt: Attempt, outcome: Outcome, view: SweepView) -> None:
         attempt.outcome = outcome
         self.ledger.add([attempt.trial()])
-        keep_outcome(attempt, outcome)
+        with suppress(OSError):  # a full disk: the ledger has it; the file is for a person who looks into the folder
+            files.write_json(attempt.folder / "outcome.json", outcome.to_dict())
         if attempt in self.running:
             self.running.remove(attempt)
         self.done.append(attempt)
         view.ended(attempt, self.best)
         if outcome.status == "lost" and attempt.attempt < MAX_ATTEMPTS:
-            number = attempt.attempt + 1
-            again = folder_of(self.folder, attempt.number, number)
-            self.waiting.insert(0, Attempt(attempt.sweep, attempt.number, attempt.candidate, again, number))
-
-    def _cancel_all(self) -> None:
-        self.cancelling = True
-        for attempt in self.running:
-            self.launcher.cancel(attempt)
+            self.waiting.insert(0, attempt.again())
 
     def _seconds_left(self) -> float | None:
         """If the remaining trials take as long as those so far."""
@@ -170,30 +167,7 @@ class Harness:
         return len(self.waiting + self.running) * each / self.sweep.place.parallel
 
 
-def keep_outcome(attempt: Attempt, outcome: Outcome) -> None:
-    """The outcome beside the result, for a person who looks into the folder."""
-    try:
-        files.write_json(attempt.folder / "outcome.json", outcome.to_dict())
-    except OSError:  # a full disk: the ledger has it
-        return
-
-
 def _per_sample(attempt: Attempt) -> float:
     assert attempt.outcome is not None
     assert attempt.outcome.seconds is not None
     return attempt.outcome.seconds / attempt.job.batch.size
-
-
-@contextmanager
-def stop_signals() -> Iterator[StopRequests]:
-    stop = StopRequests()
-
-    def ask(*_: Any) -> None:
-        stop.count += 1
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from trimaran.lab import files
 from trimaran.lab.orders import write_order
@@ -19,9 +19,12 @@ from trimaran.spec.trial import Status
 class LauncherStatus(NamedTuple):
     """What a launcher knows of an attempt without a result."""
 
-    state: Literal["waiting", "running", "unknown", "gone"]  # unknown: SLURM does not answer
-    status: Status = "lost"  # of one that is gone
+    status: Status = "running"  # also of one that is queued, or where SLURM does not answer
     reason: str = ""
+
+
+def supervisor_command(attempt: Attempt) -> list[str]:
+    return [sys.executable, "-m", "trimaran.lab.supervise", str(attempt.folder)]
 
 
 class LocalLauncher:
@@ -41,9 +44,8 @@ class LocalLauncher:
         self.supervise(attempt)
 
     def supervise(self, attempt: Attempt) -> None:
-        command = [sys.executable, "-m", "trimaran.lab.supervise", str(attempt.folder)]
         self.supervisors[attempt.id] = subprocess.Popen(
-            command,
+            supervisor_command(attempt),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -71,23 +73,23 @@ class LocalLauncher:
         supervisor = self.supervisors.get(attempt.id)
         if supervisor is None:  # started by an earlier harness
             if files.is_locked(attempt.folder / files.LOCK):
-                return LauncherStatus("running")
+                return LauncherStatus()
             was_started = processes_of(attempt.id) or (attempt.folder / files.STARTED).exists()
             end_all(attempt.id)  # what a killed supervisor may have left
             why = "Its supervisor ended without a result, as after a kill -9 or a reboot."
-            return LauncherStatus("gone", "lost", why if was_started else "Never started.")
+            return LauncherStatus("lost", why if was_started else "Never started.")
         if supervisor.poll() is None:
-            return LauncherStatus("running")
+            return LauncherStatus()
         stderr = supervisor.stderr.read().strip() if supervisor.stderr else ""
         self._forget(attempt)
         end_all(attempt.id)
         if stderr:
-            return LauncherStatus("gone", "fail", f"The supervisor failed: {stderr.splitlines()[-1]}.")
-        return LauncherStatus("gone", "lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
+            return LauncherStatus("fail", f"The supervisor failed: {stderr.splitlines()[-1]}.")
+        return LauncherStatus("lost", f"The supervisor was killed (exit code {supervisor.returncode}).")
 
     def why_cancelled(self, attempt: Attempt) -> LauncherStatus:
         """Of one that was ended, and not by us."""
-        return LauncherStatus("gone", "cancelled", "Its supervisor was ended by a signal.")
+        return LauncherStatus("cancelled", "Its supervisor was ended by a signal.")
 
     def cancel(self, attempt: Attempt) -> None:
         supervisor = self.supervisors.get(attempt.id)
@@ -126,8 +128,7 @@ class LocalLauncher:
             select.select(waited, [], [], seconds)
 
     def _pid(self, attempt: Attempt) -> int | None:
-        supervisor: Any = self.supervisors.get(attempt.id)
-        if supervisor is not None:
-            return int(supervisor.pid)
+        if attempt.id in self.supervisors:
+            return self.supervisors[attempt.id].pid
         started = files.read_json(attempt.folder / files.STARTED)
         return int(started["supervisor"]) if started else None

@@ -8,14 +8,14 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from typing import NamedTuple
 
 from trimaran.lab import files
-from trimaran.lab.local import LauncherStatus, LocalLauncher
+from trimaran.lab.local import LauncherStatus, LocalLauncher, supervisor_command
 from trimaran.lab.orders import write_order
 from trimaran.lab.sweep_folder import Attempt
+from trimaran.processes.rendezvous import host_names
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.trial import Status
 
@@ -64,10 +64,9 @@ class SlurmJobLauncher:
         return len(running) < self.sweep.place.parallel
 
     def start(self, attempt: Attempt) -> None:
-        write_order(
-            self.sweep, attempt, wrapper=step_command(self.sweep, attempt), slurm={"job": None, "name": attempt.id}
-        )
-        script = batch_script(self.sweep, attempt)
+        wrapper = step_command(self.sweep, attempt)
+        write_order(self.sweep, attempt, wrapper=wrapper, slurm={"job": None, "name": attempt.id})
+        script = f"#!/bin/bash\n{self.sweep.place.prepare.rstrip()}\nexec {shlex.join(supervisor_command(attempt))}\n"
         (attempt.folder / "job.sh").write_text(script)
         options = ["--parsable", "--no-requeue", f"--job-name={attempt.id}", f"--comment={attempt.id}"]
         options += [f"--output={attempt.folder / 'slurm.log'}", *resources(self.sweep, attempt.job)]
@@ -82,31 +81,29 @@ class SlurmJobLauncher:
     def look(self, attempt: Attempt) -> LauncherStatus:
         self._query()
         if not self.answers:
-            return LauncherStatus("unknown", reason="SLURM's controller does not answer.")
+            return LauncherStatus(reason="SLURM's controller does not answer.")
         job = self.queue.get(attempt.id)
         if job is not None and job.state in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
             if job.reason in NEVER_STARTS:
                 self.cancel(attempt)
-                return LauncherStatus(
-                    "gone", "fail", f"The job can never start: {NEVER_STARTS[job.reason]} ({job.reason})."
-                )
-            return LauncherStatus("waiting", reason=job.reason)
+                why = f"{NEVER_STARTS[job.reason]} ({job.reason})"
+                return LauncherStatus("fail", f"The job can never start: {why}.")
+            return LauncherStatus(reason=job.reason)
         if job is not None and job.state not in ENDED:
             self.gone_since.pop(attempt.id, None)
-            return LauncherStatus("running")
+            return LauncherStatus()
         since = self.gone_since.setdefault(attempt.id, time.monotonic())
         decided = job is not None and job.state in ("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
         if time.monotonic() - since < (2.0 if decided else GRACE_SECONDS):
-            return LauncherStatus("running")
+            return LauncherStatus()
         return status_of_ended(job)
 
     def why_cancelled(self, attempt: Attempt) -> LauncherStatus:
         """SLURM ends a job at its time limit, when a node fails, or to requeue it."""
         self._query()
         job = self.queue.get(attempt.id)
-        return (
-            status_of_ended(job) if self.answers and (job is None or job.state in ENDED) else LauncherStatus("running")
-        )
+        has_ended = job is None or job.state in ENDED
+        return status_of_ended(job) if self.answers and has_ended else LauncherStatus()
 
     def cancel(self, attempt: Attempt) -> None:
         submitted = files.read_json(attempt.folder / files.SUBMITTED)
@@ -136,10 +133,10 @@ class SlurmJobLauncher:
 def status_of_ended(job: QueuedJob | None) -> LauncherStatus:
     """What SLURM reports of a job that has ended."""
     if job is None:
-        return LauncherStatus("gone", "lost", "SLURM no longer knows the job, and it left no result.")
+        return LauncherStatus("lost", "SLURM no longer knows the job, and it left no result.")
     status, reason = ENDED[job.state]
     said = f" ({job.reason})." if job.state == "FAILED" else ""
-    return LauncherStatus("gone", status, f"{reason}{said}")
+    return LauncherStatus(status, f"{reason}{said}")
 
 
 def resources(sweep: Sweep, job: Job) -> list[str]:
@@ -165,11 +162,6 @@ def step_command(sweep: Sweep, attempt: Attempt) -> list[str]:
     return ["srun", "--kill-on-bad-exit=1", f"--job-name={attempt.id}", *tasks]
 
 
-def batch_script(sweep: Sweep, attempt: Attempt) -> str:
-    words = [sys.executable, "-m", "trimaran.lab.supervise", str(attempt.folder)]
-    return f"#!/bin/bash\n{sweep.place.prepare.rstrip()}\nexec {shlex.join(words)}\n"
-
-
 class SlurmStepLauncher(LocalLauncher):
     """Steps on the nodes of the allocation that we are in. Supervisors run here; their trainers are srun's steps. Free
     nodes are counted here, because SLURM lets steps overlap."""
@@ -183,7 +175,7 @@ class SlurmStepLauncher(LocalLauncher):
                 " `salloc` or `sbatch`, or set place.kind=slurm for a job for each trial."
             )
         self.job_number: str = job
-        self.nodes = nodes_of(os.environ.get("SLURM_JOB_NODELIST", ""))
+        self.nodes = host_names(os.environ.get("SLURM_JOB_NODELIST", ""))
         self.taken: dict[str, list[str]] = {}
 
     def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
@@ -206,7 +198,7 @@ class SlurmStepLauncher(LocalLauncher):
         command = step_command(self.sweep, attempt)
         slurm = {"job": self.job_number, "name": attempt.id}
         variables = {"TRIMARAN_NODES": ",".join(nodes)}  # for another trainer's command, which has its own srun
-        wrapper = [*command, *where] if command else None
+        wrapper = [*command, *where] if command else []
         write_order(self.sweep, attempt, wrapper=wrapper, environment=variables, slurm=slurm, nodes=nodes)
         self.supervise(attempt)
 
@@ -219,9 +211,3 @@ class SlurmStepLauncher(LocalLauncher):
             return
         failed = set(_FAILED_NODE.findall(stderr))
         self.nodes = [node for node in self.nodes if node not in failed]
-
-
-def nodes_of(listed: str) -> list[str]:
-    """The names in `node[0-3,7]`, expanded by scontrol."""
-    shown = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
-    return shown.stdout.split()

@@ -27,18 +27,8 @@ SECONDS_TO_STOP = 30.0  # of a trainer after SIGTERM
 PR_SET_PDEATHSIG = 1
 # Which variables are kept with a trial: those that change speed or results, and no secrets.
 RECORDED_PREFIXES = (
-    "CUDA_",
-    "NCCL_",
-    "TORCH_",
-    "PYTORCH_",
-    "OMP_",
-    "MKL_",
-    "KMP_",
-    "GLOO_",
-    "SLURM_",
-    "UCX_",
-    "FI_",
-    "HSA_",
+    *("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "HSA_"),
+    *("OMP_", "MKL_", "KMP_", "SLURM_", "UCX_", "FI_"),
 )
 
 
@@ -57,9 +47,8 @@ class Supervisor:
         self.cancelled = False
         self.started = time.time()
         self.heartbeats = HeartbeatWatch(folder / files.HEARTBEATS, order["patience"])
-        signal.signal(signal.SIGTERM, self._cancel)
-        signal.signal(signal.SIGINT, self._cancel)
-        signal.signal(signal.SIGUSR1, self._cancel)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._cancel)
 
     def _cancel(self, *_: Any) -> None:
         self.cancelled = True
@@ -114,9 +103,8 @@ class Supervisor:
             if self.cancelled:
                 return TrialEnd("cancelled", "It was cancelled.")
             if time.monotonic() > deadline:
-                return TrialEnd(
-                    "timeout", f"It did not finish within its limit of {self.order['limit_seconds']:.0f} s."
-                )
+                limit = self.order["limit_seconds"]
+                return TrialEnd("timeout", f"It did not finish within its limit of {limit:.0f} s.")
             records = files.read_lines(self.folder / files.METRICS)
             if is_stable(records, self.order["measure"]):
                 return TrialEnd("stable")
@@ -124,9 +112,8 @@ class Supervisor:
             if beats:
                 reason, evidence = collect_evidence(self.folder, beats, self.order["slurm"])
                 return TrialEnd("hang", reason, evidence)
-            if self.heartbeats.is_silent(
-                sum((self.folder / name).stat().st_size for name in (files.STDOUT, files.STDERR))
-            ):
+            written = sum((self.folder / name).stat().st_size for name in (files.STDOUT, files.STDERR))
+            if self.heartbeats.is_silent(written):
                 return TrialEnd("hang", f"It hangs: nothing was written for {self.order['patience']['start']:.0f} s.")
 
     def _stop(self, child: "subprocess.Popen[bytes]", gently: bool) -> int:
@@ -156,14 +143,10 @@ class Supervisor:
         files.write_json(self.folder / files.RESULT, result)
 
 
-def measured_seconds(records: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Seconds of the iterations after the warm-up, of records of the metrics file."""
-    return [record["seconds"] for record in records if "seconds" in record and not record.get("warm_up")]
-
-
 def is_stable(records: Sequence[Mapping[str, Any]], rule: Mapping[str, Any]) -> bool:
-    """The medians of the older and the newer half agree within the tolerance, after at least so many iterations."""
-    seconds = measured_seconds(records)
+    """The medians of the older and the newer half agree within the tolerance, after at least so many iterations
+    without the warm-up."""
+    seconds = [record["seconds"] for record in records if "seconds" in record and not record.get("warm_up")]
     if len(seconds) < rule["least"]:
         return False
     half = len(seconds) // 2

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,9 @@ def end_all(trial: str) -> None:
             wait_for(pid, 1.0)
 
 
-def kill(pid: int, number: int) -> bool:
-    try:
+def kill(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 def wait_for(pid: int, seconds: float) -> bool:

@@ -58,17 +58,12 @@ class SweepView:
             right = name in ("predicted", "measured", "ratio", "GiB")
             table.add_column(name, justify="right" if right else "left", no_wrap=not right and name != "")
         for attempt in self.rows[-MAX_ROWS:]:
-            table.add_row(*row_of(attempt), "★" if attempt is self.best else "", style=_style(attempt))
+            style = STYLES.get(attempt.outcome.status, "") if attempt.outcome else ""
+            table.add_row(*row_of(attempt), "★" if attempt is self.best else "", style=style)
         for attempt in running:
-            expected = attempt.candidate
-            table.add_row(
-                attempt.folder.name, expected.label, f"{expected.seconds:.3g} s", "…", "", "", attempt.waits_for
-            )
+            expected = f"{attempt.candidate.seconds:.3g} s"
+            table.add_row(attempt.folder.name, attempt.candidate.label, expected, "…", "", "", attempt.waits_for)
         return table
-
-
-def _style(attempt: Attempt) -> str:
-    return STYLES.get(attempt.outcome.status, "") if attempt.outcome else ""
 
 
 def seconds_of(attempt: Attempt) -> str:

@@ -49,20 +49,17 @@ def job_of(trial: Trial, cluster: Cluster | None = None, trainer: TrainerProfile
     return job.model_copy(update={"cluster": there, "trainer": trainer or job.trainer})
 
 
-def predictable_job(trial: Trial) -> Job | None:
-    """The same where the row states enough, and its device and framework are known."""
-    if trial.job is None and not predictable(trial.setup):
+def possible_job(trial: Trial) -> Job | None:
+    """The same where the row states enough, its device and framework are known, and no rule forbids it."""
+    if trial.job is not None:
+        return trial.job
+    if not predictable(trial.setup):
         return None
     try:
-        return job_of(trial)
+        job = job_of(trial)
     except Mistake:  # a device or a framework without a preset
         return None
-
-
-def possible_job(trial: Trial) -> Job | None:
-    """The same where no rule forbids the row."""
-    job = predictable_job(trial)
-    return job if trial.job is not None or (job is not None and not problems(job)) else None
+    return None if problems(job) else job
 
 
 def calibration_trials(reading: Reading, cluster: Cluster | None = None) -> list[Trial]:

@@ -14,6 +14,10 @@ class Failures:
     checkpoint_seconds: float = 60.0
     restart_seconds: float = 600.0
 
+    def mtbf_seconds(self, nodes: int) -> float:
+        """Of the whole job: any node's failure stops it."""
+        return self.node_mtbf_hours * 3600 / nodes
+
 
 @dataclass(frozen=True)
 class Reliability:
@@ -55,7 +59,7 @@ def expected_goodput(
 
 
 def reliability(nodes: int, failures: Failures) -> Reliability:
-    mtbf = failures.node_mtbf_hours * 3600 / nodes  # of the whole job: any node's failure stops it
+    mtbf = failures.mtbf_seconds(nodes)
     checkpoint = failures.checkpoint_seconds
     # A free checkpoint would be written all the time; then only restarts remain.
     every = daly_interval_seconds(max(checkpoint, 1e-3), mtbf)

@@ -7,14 +7,8 @@ import re
 
 # Cheap tests first: nearly every line of a log has none of these, and the pattern costs ten times as much.
 WORDS = (
-    "ut of memory",
-    "OutOfMemory",
-    "oom",
-    "Out Of Memory",
-    "allocate memory",
-    "MemoryError",
-    "memory limit",
-    "ALLOC_",
+    *("ut of memory", "Out Of Memory", "OutOfMemory", "MemoryError"),
+    *("oom", "allocate memory", "memory limit", "ALLOC_"),
 )
 # A message begins its line or follows 'SomethingError: '; the name of a folder follows a slash, a title goes on.
 _PATTERN = re.compile(

@@ -108,10 +108,15 @@ def first_host(nodes: str) -> str:
     if "[" not in nodes:
         return nodes.split(",")[0]
     try:
-        shown = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
-        return shown.stdout.split()[0]
+        return host_names(nodes)[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return re.sub(r"\[(\d+).*", r"\1", nodes)
+
+
+def host_names(nodes: str) -> list[str]:
+    """Of a node list, expanded by SLURM."""
+    shown = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
+    return shown.stdout.split()
 
 
 def _number(environment: Mapping[str, str], name: str, default: str | None = None) -> int:
