@@ -181,6 +181,8 @@ def test_a_deepspeed_file_needs_a_model_and_overrides_its_fields() -> None:
         ("--num-layers $LAYERS", "--num-layers many", "--num-layers is 'many', but must be a number"),
         ("size 2", "size 3", "tp 3 x pp 1 = 3 devices, but 2 nodes of 8 have 16.*cluster.nodes="),
         ("--fp16", "--rampup-batch-size 1 2 --zero-stage 1", "START INCREMENT SAMPLES"),
+        ("--fp16", "--rampup-batch-size 0 2 64 --zero-stage 1", "ramp.start is 0"),
+        ("size 2", "size 0", "layout.tp is 0"),
         ("--global-batch-size 64", "--step-batch-size-schedule '0:4 x:8'", "TOKENS:BATCH"),
         ('--hidden-size "$HIDDEN"', "--hidden-size 1000", "hidden 1000 does not divide into 16 heads"),
         ("--fp16", "--split a,b", "--split is 'a,b'"),
@@ -190,6 +192,12 @@ def test_a_script_that_cannot_be_a_job_gets_a_sentence(old: str, new: str, words
     assert old in SHORT
     with pytest.raises(Mistake, match=words):
         complete_job(found_in(SHORT.replace(old, new)), presets.cluster("selene"), None, "train.sh")
+
+
+def test_a_flag_without_its_value_leaves_the_trainers_default() -> None:
+    text = SHORT.replace("--fp16", "--use-megatron-fsdp --data-parallel-sharding-strategy --recompute-granularity")
+    layout = found_in(text).values["layout"]
+    assert (layout["zero"], layout["recompute"]) == (3, "none")
 
 
 def test_settings_fill_what_a_file_lacks() -> None:

@@ -18,8 +18,9 @@ from pydantic import TypeAdapter
 from tests.export.launchable import BLOOM, llama
 from tests.spec.strategies import jobs, models
 from trimaran.export.partial_job import complete_job
-from trimaran.export.torchtitan import from_torchtitan, to_torchtitan
 from trimaran.export.torchtitan.keys import CHOICES, DEFAULTS
+from trimaran.export.torchtitan.read import from_torchtitan
+from trimaran.export.torchtitan.write import to_torchtitan
 from trimaran.spec import Batch, Cluster, Job, Mistake, Model, Ramp, Recipe, presets
 from trimaran.spec.files import load_job
 

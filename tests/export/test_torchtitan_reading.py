@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trimaran.export.partial_job import complete_job
-from trimaran.export.torchtitan import from_torchtitan
+from trimaran.export.torchtitan.read import from_torchtitan
 from trimaran.spec import Batch, Mistake, presets
 
 FIXTURES = Path(__file__).parent / "fixtures" / "torchtitan"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.export.launchable import BLOOM, llama
 from tests.export.parsers import checked_syntax, passed_by
-from trimaran.export.torchtitan import to_torchtitan
+from trimaran.export.torchtitan.write import to_torchtitan
 from trimaran.spec import presets
 from trimaran.spec.files import load_job
 

@@ -8,6 +8,8 @@ from trimaran.spec.cluster import Precision
 from trimaran.spec.rules import fp8_dims
 from trimaran.spec.trainer import Recompute
 
+Reason = tuple[str, str]  # the fields of an Unsupported
+
 
 @dataclass(frozen=True)
 class Unsupported:

@@ -2,13 +2,13 @@
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from trimaran.export.adapt import LaunchFiles, Unsupported, adapt_job
-from trimaran.export.flags import Fields, field_of, nest
+from trimaran.export.adapt import LaunchFiles, Reason, Unsupported, adapt_job
+from trimaran.export.flags import Fields, default_of, field_of, nest
 from trimaran.export.partial_job import PartialJob
-from trimaran.spec import Batch, Job, Layout, Recipe, presets
-from trimaran.spec.base import Spec
+from trimaran.spec import Job, LossScale, presets
 
 TRAINER = "megatron-deepspeed-2022"
 SHARDS_ALREADY = "DeepSpeed's bf16 optimizer always shards its states, as ZeRO 1 does; that is used instead."
@@ -55,18 +55,7 @@ READ = {
 def to_deepspeed_json(job: Job) -> LaunchFiles:
     """One file for a training script that calls deepspeed.initialize."""
     job, unsupported = adapt_job(job, presets.trainer(TRAINER))
-    unsupported += [
-        Unsupported(path, why)
-        for path, why in UNSUPPORTED.items()
-        if path == "model" or field_of(job, path) != _default_of(path)
-    ]
-    unsupported += unsupported_loss_scale(job)
-    if job.precision == "bf16" and job.layout.zero == 0:
-        unsupported.append(Unsupported("layout.zero", SHARDS_ALREADY))
-    if job.optimizer == "adam-8bit":
-        unsupported.append(
-            Unsupported("optimizer", "DeepSpeed has no 8-bit Adam of its own; its fused Adam is used instead.")
-        )
+    unsupported += [Unsupported(*reason) for reason in _unsupported(job)]
     recipe = job.recipe
     document = {
         **settings(job, stage=job.layout.zero),
@@ -86,10 +75,15 @@ def to_deepspeed_json(job: Job) -> LaunchFiles:
     return LaunchFiles({"ds_config.json": json.dumps(document, indent=2) + "\n"}, tuple(unsupported))
 
 
-def _default_of(path: str) -> Any:
-    noun, _, name = path.rpartition(".")
-    kinds: dict[str, type[Spec]] = {"": Job, "layout": Layout, "batch": Batch, "recipe": Recipe}
-    return kinds[noun].model_fields[name].get_default(call_default_factory=True)
+def _unsupported(job: Job) -> Iterator[Reason]:
+    for path, why in UNSUPPORTED.items():
+        if path == "model" or field_of(job, path) != default_of(path):
+            yield path, why
+    yield from unsupported_loss_scale(job)
+    if job.precision == "bf16" and job.layout.zero == 0:
+        yield "layout.zero", SHARDS_ALREADY
+    if job.optimizer == "adam-8bit":
+        yield "optimizer", "DeepSpeed has no 8-bit Adam of its own; its fused Adam is used instead."
 
 
 def settings(job: Job, stage: int) -> dict[str, Any]:
@@ -125,19 +119,17 @@ def minimum_scale(job: Job) -> int:
     return max(1, round(job.recipe.loss_scale.minimum))
 
 
-def unsupported_loss_scale(job: Job) -> list[Unsupported]:
+def unsupported_loss_scale(job: Job) -> Iterator[Reason]:
     scale = job.recipe.loss_scale
     if job.precision != "fp16":
-        changed = scale != type(scale)()
-        return [Unsupported("recipe.loss_scale", "It is for fp16 only, so it is left out.")] if changed else []
-    found = []
-    if 2.0 ** scale_power(job) != scale.initial:
-        why = f"DeepSpeed starts from a power of two; 2^{scale_power(job)} is used instead."
-        found.append(Unsupported("recipe.loss_scale.initial", why))
-    if minimum_scale(job) != scale.minimum:
-        why = f"DeepSpeed's minimum scale is an integer; {minimum_scale(job)} is used instead."
-        found.append(Unsupported("recipe.loss_scale.minimum", why))
-    return found
+        if scale != LossScale():
+            yield "recipe.loss_scale", "It is for fp16 only, so it is left out."
+        return
+    power, minimum = scale_power(job), minimum_scale(job)
+    if 2.0**power != scale.initial:
+        yield "recipe.loss_scale.initial", f"DeepSpeed starts from a power of two; 2^{power} is used instead."
+    if minimum != scale.minimum:
+        yield "recipe.loss_scale.minimum", f"DeepSpeed's minimum scale is an integer; {minimum} is used instead."
 
 
 def is_deepspeed_json(document: object) -> bool:
@@ -154,16 +146,12 @@ def from_deepspeed_json(document: dict[str, Any]) -> PartialJob:
 def fields_of(document: dict[str, Any]) -> Fields:
     """Without the values "auto", which a tool fills in later."""
     fields: Fields = {}
-    micro, size, accumulation = (
-        document.get(key)
-        for key in ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps")
-    )
-    if isinstance(micro, int):
-        fields["layout.micro_batch"] = micro
-    if isinstance(size, int):
-        fields["batch.size"] = size
-    if isinstance(micro, int) and isinstance(size, int) and isinstance(accumulation, int) and micro * accumulation:
-        fields["layout.dp"] = max(1, size // (micro * accumulation))
+    for key, path in (("train_micro_batch_size_per_gpu", "layout.micro_batch"), ("train_batch_size", "batch.size")):
+        if isinstance(document.get(key), int):
+            fields[path] = document[key]
+    accumulation = document.get("gradient_accumulation_steps")
+    if len(fields) == 2 and isinstance(accumulation, int) and fields["layout.micro_batch"] * accumulation:
+        fields["layout.dp"] = max(1, fields["batch.size"] // (fields["layout.micro_batch"] * accumulation))
     if isinstance(document.get("gradient_clipping"), int | float):
         fields["recipe.clip"] = document["gradient_clipping"] or None
     fields |= _precision(document)

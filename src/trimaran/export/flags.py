@@ -5,7 +5,7 @@ one field (megatron_flags.py).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -34,6 +34,14 @@ class Flags(Protocol):
 
 def field_of(job: Job, path: str) -> Any:
     return reduce(getattr, path.split("."), job)
+
+
+def default_of(path: str) -> Any:
+    *outer, name = path.split(".")
+    spec: Any = Job
+    for noun in outer:
+        spec = spec.model_fields[noun].annotation
+    return spec.model_fields[name].get_default(call_default_factory=True)
 
 
 def always(job: Job) -> bool:
@@ -116,11 +124,15 @@ class ChoiceFlag(SingleFlag):
 class FixedFlags:
     """Flags that say what our Jobs always mean or what a runnable script needs; nothing is read from them."""
 
-    lines: Callable[[Job], list[Line]]
-    flags: tuple[str, ...]
+    lines: list[Line]
+    wanted: Callable[[Job], bool] = always
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return tuple(line[0] for line in self.lines)
 
     def write(self, job: Job) -> list[Line]:
-        return self.lines(job)
+        return self.lines if self.wanted(job) else []
 
     def read(self, given: Given) -> Fields:
         return {}
@@ -168,20 +180,20 @@ class FlagTable:
     def unread(self, given: Given) -> list[str]:
         unknown = {entry.flag for entry in self.entries() if isinstance(entry, ChoiceFlag) and entry.is_unknown(given)}
         known = ({flag for entry in self.entries() for flag in entry.flags} | self.also_read) - unknown
-        return [as_text(flag, words) for flag, words in given.items() if flag not in known and not is_irrelevant(flag)]
+        return _relevant(given, known)
 
     def undetermined(self, unsure: Given) -> list[str]:
         """Of flags whose value only the running shell knows, those that would matter to a Job."""
         fixed = {flag for entry in self.entries() if isinstance(entry, FixedFlags) for flag in entry.flags}
-        return [as_text(flag, words) for flag, words in unsure.items() if flag not in fixed and not is_irrelevant(flag)]
+        return _relevant(unsure, fixed)
 
 
-def as_text(flag: str, words: Sequence[str]) -> str:
-    return " ".join([flag, *words])
-
-
-def is_irrelevant(flag: str) -> bool:
-    return _IRRELEVANT.fullmatch(flag) is not None
+def _relevant(given: Given, known: Set[str]) -> list[str]:
+    return [
+        " ".join([flag, *words])
+        for flag, words in given.items()
+        if flag not in known and not _IRRELEVANT.fullmatch(flag)
+    ]
 
 
 def nest(fields: Fields) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from trimaran.export.launch_command import read_launch_command
 from trimaran.export.megatron_deepspeed import from_megatron_deepspeed, is_megatron_deepspeed, to_megatron_deepspeed
 from trimaran.export.megatron_lm import from_megatron_lm, to_megatron_lm
 from trimaran.export.partial_job import PartialJob
-from trimaran.export.torchtitan import from_torchtitan, to_torchtitan
+from trimaran.export.torchtitan.read import from_torchtitan
+from trimaran.export.torchtitan.write import to_torchtitan
 from trimaran.export.trimaran import from_slurm, to_slurm, to_trimaran
 from trimaran.spec import Job
 

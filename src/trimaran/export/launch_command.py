@@ -2,13 +2,14 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from trimaran.export.argument_dump import flags_of, has_iterations, parse_dump
 from trimaran.export.flags import FlagTable
 from trimaran.export.launch_script import read_names
-from trimaran.export.shell import ShellScript, is_unknown, parse_flags, read_script, without_marks
+from trimaran.export.shell import UNKNOWN, ShellScript, parse_flags, read_script
 
 # Of a dump, which lists every argument, only these are reported as not understood.
 REPORTED = ("--num-experts", "--context-parallel-size", "--expert-model-parallel-size")
@@ -51,8 +52,12 @@ def read_launch_command(text: str) -> LaunchCommand | None:
     if not any(flag in given for flag in SHAPE):
         return None
     name = words[program].rpartition("/")[2] if program >= 0 else ""
-    unsure = {flag: without_marks(values) for flag, values in given.items() if is_unknown(values)}
-    plain = {flag: values for flag, values in given.items() if flag not in unsure}
+    unsure, plain = dict[str, list[str]](), dict[str, list[str]]()
+    for flag, values in given.items():
+        if any(UNKNOWN in value for value in values):
+            unsure[flag] = [value.replace(UNKNOWN, "") for value in values]
+        else:
+            plain[flag] = values
     job_name = script.sbatch.get("--job-name")
     stated = {**({"name": job_name} if job_name else {}), **read_names(text), **_machines(script, parse_flags(words))}
     if script.exported:
@@ -78,10 +83,6 @@ def _machines(script: ShellScript, given: dict[str, list[str]]) -> dict[str, int
 def _documents(script: ShellScript) -> list[dict[str, Any]]:
     found = []
     for text in script.documents:
-        try:
-            document = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(document, dict):
-            found.append(document)
-    return found
+        with suppress(ValueError):
+            found.append(json.loads(text))
+    return [document for document in found if isinstance(document, dict)]

@@ -3,23 +3,24 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
-from trimaran.export.adapt import Unsupported
+from trimaran.export.adapt import Reason
 from trimaran.export.flags import Line, Unquoted
 from trimaran.spec import Job
 
 CPU_DEVICES = ("cpu-", "a64fx")  # their nodes have no GPUs to ask SLURM for
 SITE = "# Your site may want more: --account, --partition, --constraint, --qos, --cpus-per-task."
 NAME, MODEL = "# Job: ", "# Model: "  # in the first lines: no trainer has a flag for these
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def launch_script(
-    job: Job, what: str, entry: str, blocks: Mapping[str, Sequence[Line]], site: Sequence[str], exports: Sequence[str]
+    job: Job, trainer: str, entry: str, blocks: Mapping[str, list[Line]], site: list[str], exports: list[str]
 ) -> str:
     """Started once on every node, with or without SLURM. LAUNCHER=echo shows the command instead."""
     cluster = job.cluster
+    what = f"{cluster.devices} devices of {cluster.name} with {trainer}"
     lines = [
         "#!/bin/bash",
         NAME + json.dumps(job.name),
@@ -64,16 +65,14 @@ def environment_lines(job: Job) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items() if is_variable(name)]
 
 
-def unsupported_environment(job: Job) -> list[Unsupported]:
-    return [
-        Unsupported(f"environment.{name}", f"{name!r} is not a valid name of a shell variable; it is left out.")
-        for name in job.environment
-        if not is_variable(name)
-    ]
+def unsupported_environment(job: Job) -> Iterator[Reason]:
+    for name in job.environment:
+        if not is_variable(name):
+            yield f"environment.{name}", f"{name!r} is not a valid name of a shell variable; it is left out."
 
 
 def is_variable(name: str) -> bool:
-    return bool(_VARIABLE.fullmatch(name))
+    return name.isascii() and name.isidentifier()
 
 
 def read_names(text: str) -> dict[str, str]:
@@ -82,14 +81,12 @@ def read_names(text: str) -> dict[str, str]:
     for line in text.split("\n", 6)[:6]:
         for mark, path in ((NAME, "name"), (MODEL, "model.name")):
             if line.startswith(mark):
-                try:
+                with suppress(ValueError):
                     names[path] = str(json.loads(line.removeprefix(mark)))
-                except ValueError:
-                    continue
     return names
 
 
-def sbatch_header(job: Job, tasks_per_node: int, hours: int = 20, more: Sequence[str] = ()) -> list[str]:
+def sbatch_header(job: Job, tasks_per_node: int, *more: str) -> list[str]:
     cluster = job.cluster
     gpus = [] if cluster.device.name.startswith(CPU_DEVICES) else [f"--gres=gpu:{cluster.devices_per_node}"]
     options = [
@@ -97,7 +94,7 @@ def sbatch_header(job: Job, tasks_per_node: int, hours: int = 20, more: Sequence
         f"--nodes={cluster.nodes}",
         f"--ntasks-per-node={tasks_per_node}",
         *gpus,
-        f"--time={hours}:00:00",
+        "--time=20:00:00",
         "--output=%x-%j.out",
         *more,
     ]

@@ -10,32 +10,32 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimaran.export.flags import Fields, Given, Line, number
-from trimaran.spec import Batch, Job, Mistake, Ramp
+from trimaran.spec import Batch, Job, Mistake
 
 SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def ramp_up_lines(job: Job) -> list[Line]:
     ramp = job.batch.ramp
-    lines = [["--global-batch-size", str(job.batch.size)]]
-    if ramp is not None:
-        lines.append(["--rampup-batch-size", str(ramp.start), str(ramp.increment), str(ramp.samples)])
-    return lines
+    size = ["--global-batch-size", str(job.batch.size)]
+    if ramp is None:
+        return [size]
+    return [size, ["--rampup-batch-size", str(ramp.start), str(ramp.increment), str(ramp.samples)]]
 
 
 def read_ramp_up(given: Given) -> Batch | None:
     if "--global-batch-size" not in given:
         return None
-    size, words = number(given, "--global-batch-size", int), given.get("--rampup-batch-size", ())
+    size, words = number(given, "--global-batch-size", int), given.get("--rampup-batch-size")
     if not words:
         return Batch.of({"size": size}, "The batch")
     try:
-        start, increment, samples = (int(word) for word in words)
+        ramp = dict(zip(("start", "increment", "samples"), map(int, words), strict=True))
     except ValueError:
         raise Mistake(
             f"--rampup-batch-size is {' '.join(words)!r}, but must be START INCREMENT SAMPLES, such as 192 16 9765625."
         ) from None
-    return Batch.of({"size": size, "ramp": Ramp(start=start, increment=increment, samples=samples)}, "The batch")
+    return Batch.of({"size": size, "ramp": ramp}, "The batch")
 
 
 def schedule_lines(job: Job) -> list[Line]:
@@ -67,7 +67,7 @@ def read_schedule(given: Given) -> Batch | None:
     if len(increments) != 1 or min(increments) < 1 or "--seq-length" not in given:
         return Batch.of({"size": sizes[-1]}, "The batch")
     samples = max(1, int(steps[-1][0]) // number(given, "--seq-length", int))
-    ramp = Ramp(start=sizes[0], increment=increments.pop(), samples=samples)
+    ramp = {"start": sizes[0], "increment": increments.pop(), "samples": samples}
     return Batch.of({"size": sizes[-1], "ramp": ramp}, "The batch")
 
 

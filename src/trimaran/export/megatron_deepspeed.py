@@ -5,17 +5,10 @@ Flags as in its megatron/arguments.py at 8387ae1 (2023), Apache-2.0.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from trimaran.export.adapt import LaunchFiles, Unsupported, adapt_job
-from trimaran.export.deepspeed_json import (
-    SHARDS_ALREADY,
-    fields_of,
-    scale_power,
-    settings,
-    unsupported_loss_scale,
-    zero_of,
-)
+from trimaran.export import deepspeed_json
+from trimaran.export import megatron_flags as common
+from trimaran.export.adapt import LaunchFiles, Reason, Unsupported, adapt_job
 from trimaran.export.flags import (
     ChoiceFlag,
     Fields,
@@ -32,16 +25,6 @@ from trimaran.export.flags import (
 from trimaran.export.launch_command import LaunchCommand
 from trimaran.export.launch_script import launch_script, slurm_script, unsupported_environment
 from trimaran.export.megatron_batch import BatchFlags, EvaluationFlags, TrainingLength, ramp_up_lines, read_ramp_up
-from trimaran.export.megatron_flags import (
-    MODEL,
-    PARALLELISM,
-    PRECISION,
-    RECIPE,
-    CheckpointFlags,
-    DataPaths,
-    DataSplit,
-    unsupported_by_megatron,
-)
 from trimaran.export.partial_job import PartialJob
 from trimaran.spec import Job, presets
 from trimaran.spec.model import round_up
@@ -59,11 +42,10 @@ VOCABULARY_MULTIPLE = 128
 DEFAULT_INITIAL_SCALE = 2.0**32
 
 
-@dataclass(frozen=True)
 class PaddedVocabulary:
     """The vocabulary is the tokenizer's; the padded size is given, so that the embedding has the Job's size."""
 
-    flags: tuple[str, ...] = ("--pad-vocab-size-to", "--make-vocab-size-divisible-by")
+    flags = ("--pad-vocab-size-to", "--make-vocab-size-divisible-by")
 
     def write(self, job: Job) -> list[Line]:
         rows = job.model.vocab_rows(job.layout.tp)
@@ -81,24 +63,22 @@ class PaddedVocabulary:
         return {"model.vocab": rows, **fixed}
 
 
-@dataclass(frozen=True)
 class DeepSpeedZero:
-    flags: tuple[str, ...] = ("--zero-stage",)
+    flags = ("--zero-stage",)
 
     def write(self, job: Job) -> list[Line]:
         return [["--zero-stage", str(written_stage(job))]]
 
     def read(self, given: Given) -> Fields:
         stage = number(given, "--zero-stage", lambda text: int(float(text)), 1)
-        return {"layout.zero": zero_of(stage, "bf16" if "--bf16" in given else "fp16")}
+        return {"layout.zero": deepspeed_json.zero_of(stage, "bf16" if "--bf16" in given else "fp16")}
 
 
-@dataclass(frozen=True)
 class InitialLossScale:
-    flags: tuple[str, ...] = ("--initial-loss-scale",)
+    flags = ("--initial-loss-scale",)
 
     def write(self, job: Job) -> list[Line]:
-        return [["--initial-loss-scale", str(2 ** scale_power(job))]] if job.precision == "fp16" else []
+        return [["--initial-loss-scale", str(2 ** deepspeed_json.scale_power(job))]] if job.precision == "fp16" else []
 
     def read(self, given: Given) -> Fields:
         if "--fp16" not in given:
@@ -111,33 +91,21 @@ def written_stage(job: Job) -> int:
     return 0 if job.precision == "bf16" else job.layout.zero
 
 
-def _gated(job: Job) -> list[Line]:
-    return [["--no-bias-gelu-fusion"]] if job.model.mlp == "swiglu" else []
-
-
-def _positions(job: Job) -> list[Line]:
-    """Required, except with rotary positions, where it is refused."""
-    return [["--max-position-embeddings", str(job.model.seq_len)]] if job.model.position != "rotary" else []
-
-
-def _own_data(job: Job) -> list[Line]:
-    return [["--data-path", Unquoted('"$DATA_PATH"')]]
-
-
 POSITIONS = {"learned": "absolute", "alibi": "alibi", "rotary": "rotary"}
 SPLITS = {"even": "type:transformer", "weighted": "type:transformer|embedding"}
 BLOCKS: dict[str, tuple[Flags, ...]] = {
     "MODEL": (
-        *MODEL,
-        FixedFlags(_positions, ("--max-position-embeddings",)),
+        *common.MODEL,
+        # Required, except with rotary positions, where it is refused.
+        common.MaxPositionEmbeddings(lambda job: job.model.position != "rotary"),
         ChoiceFlag("--position-embedding-type", "model.position", POSITIONS, "absolute"),
         SwitchFlag("--embed-layernorm", "model.embedding_norm"),
         ChoiceFlag("--glu-activation", "model.mlp", {"swiglu": "swiglu"}),
-        FixedFlags(_gated, ("--no-bias-gelu-fusion",)),
+        FixedFlags([["--no-bias-gelu-fusion"]], lambda job: job.model.mlp == "swiglu"),
         PaddedVocabulary(),
     ),
     "LAYOUT": (
-        *PARALLELISM,
+        *common.PARALLELISM,
         ChoiceFlag("--pp-partition-method", "layout.split", SPLITS),
         SwitchFlag(
             "--checkpoint-activations", "layout.recompute", "full", "none", ("--deepspeed-activation-checkpointing",)
@@ -148,37 +116,33 @@ BLOCKS: dict[str, tuple[Flags, ...]] = {
         TrainingLength(read_ramp_up),
     ),
     "OPTIMIZER": (
-        *RECIPE,
+        *common.RECIPE,
         SwitchFlag("--use-bnb-optimizer", "optimizer", "adam-8bit", "fused-adam"),
-        *PRECISION,
+        *common.PRECISION,
         InitialLossScale(),
     ),
     "DATA": (
-        DataPaths(_own_data),
-        DataSplit(),
+        common.DataPaths(["--data-path", Unquoted('"$DATA_PATH"')]),
+        common.DataSplit(),
         SwitchFlag("--reset-attention-mask", "data.documents", "apart", others=("--reset-position-ids",)),
         SwitchFlag(
             "--loss-on-targets-only", "data.loss_on", "targets", wanted=lambda job: job.model.objective == "prefix"
         ),
         FixedFlags(
-            lambda job: [
+            [
                 ["--tokenizer-type", "PretrainedFromHF"],
                 ["--tokenizer-name-or-path", Unquoted('"$TOKENIZER"')],
                 ["--data-impl", "mmap"],
-            ],
-            ("--tokenizer-type", "--tokenizer-name-or-path", "--data-impl"),
+            ]
         ),
     ),
     "OUTPUT": (
-        CheckpointFlags(),
+        common.CheckpointFlags(),
         EvaluationFlags(read_ramp_up, default_interval=1000),
-        FixedFlags(lambda job: [["--log-interval", "1"]], ("--log-interval",)),
+        FixedFlags([["--log-interval", "1"]]),
     ),
     "DEEPSPEED": (
-        FixedFlags(
-            lambda job: [["--deepspeed"], ["--deepspeed_config", Unquoted('"$HERE/ds_config.json"')]],
-            ("--deepspeed", "--deepspeed_config"),
-        ),
+        FixedFlags([["--deepspeed"], ["--deepspeed_config", Unquoted('"$HERE/ds_config.json"')]]),
         DeepSpeedZero(),
     ),
 }
@@ -187,7 +151,7 @@ TABLE = FlagTable(BLOCKS, frozenset({"--sync-tp-duplicated-parameters", "--padde
 
 def to_megatron_deepspeed(job: Job) -> LaunchFiles:
     job, unsupported = adapt_job(job, presets.trainer(TRAINER))
-    unsupported += _unsupported(job)
+    unsupported += [Unsupported(*reason) for reason in _unsupported(job)]
     layout = {"zero": min(job.layout.zero, 1), "split": _split(job)}
     job = job.replace(layout={**job.layout.model_dump(), **layout})
     site = [
@@ -198,9 +162,8 @@ def to_megatron_deepspeed(job: Job) -> LaunchFiles:
     if job.data.source == "synthetic":
         site.append('DATA_PATH="${DATA_PATH:?set it to the prefix of a .bin and .idx file}"')
     entry = PREFIX if job.model.objective == "prefix" else CAUSAL
-    what = f"{job.cluster.devices} devices of {job.cluster.name} with Megatron-DeepSpeed"
-    script = launch_script(job, what, entry, TABLE.lines(job), site, [])
-    document = json.dumps(settings(job, written_stage(job)), indent=2) + "\n"
+    script = launch_script(job, "Megatron-DeepSpeed", entry, TABLE.lines(job), site, [])
+    document = json.dumps(deepspeed_json.settings(job, written_stage(job)), indent=2) + "\n"
     files = {"train.sh": script, "ds_config.json": document, "train.slurm": slurm_script(job, "train.sh")}
     return LaunchFiles(files, tuple(unsupported))
 
@@ -209,7 +172,7 @@ def from_megatron_deepspeed(command: LaunchCommand) -> PartialJob:
     # Gradient clipping of DeepSpeed's own file, where the script writes one, overrides the flag.
     from_file: Fields = {}
     for document in command.documents:
-        from_file = {path: value for path, value in fields_of(document).items() if path == "recipe.clip"}
+        from_file = {path: value for path, value in deepspeed_json.fields_of(document).items() if path == "recipe.clip"}
     values = nest({**command.stated, **TABLE.fields(command.given), **from_file})
     if command.program == PREFIX:
         values.setdefault("model", {})["objective"] = "prefix"
@@ -229,45 +192,41 @@ def _split(job: Job) -> str:
     return "weighted" if job.model.layers % job.layout.pp else "even"
 
 
-def _unsupported(job: Job) -> Iterator[Unsupported]:
+def _unsupported(job: Job) -> Iterator[Reason]:
     model, data, layout = job.model, job.data, job.layout
-    yield from unsupported_by_megatron(job)
-    yield from unsupported_loss_scale(job)
+    yield from common.unsupported_by_megatron(job)
+    yield from deepspeed_json.unsupported_loss_scale(job)
     yield from unsupported_environment(job)
     if layout.zero > 1:
         why = f"Its models are always DeepSpeed pipelines, which refuse ZeRO {layout.zero}; 1 is used instead."
-        yield Unsupported("layout.zero", why)
+        yield "layout.zero", why
     elif layout.zero == 0 and job.precision == "bf16":
-        yield Unsupported("layout.zero", SHARDS_ALREADY)
+        yield "layout.zero", deepspeed_json.SHARDS_ALREADY
     if not isinstance(layout.split, str):
-        yield Unsupported("layout.split", f"It takes no list of layers; its {_split(job)} split is used instead.")
+        yield "layout.split", f"It takes no list of layers; its {_split(job)} split is used instead."
     why = f"It is the tokenizer's: TOKENIZER must name one with {model.vocab} tokens. The embedding is padded to size."
-    yield Unsupported("model.vocab", why)
+    yield "model.vocab", why
     if model.padded_vocab is not None:
-        yield Unsupported(
-            "model.padded_vocab", "Only the padded size is written, which is read back as the vocabulary."
-        )
+        yield "model.padded_vocab", "Only the padded size is written, which is read back as the vocabulary."
     if model.kv_heads != model.heads:
         why = f"It has no grouped-query attention; each of the {model.heads} heads has its own keys and values."
-        yield Unsupported("model.kv_heads", why)
+        yield "model.kv_heads", why
     if model.norm != "layernorm":
-        yield Unsupported("model.norm", "It has no RMSNorm; LayerNorm is used instead.")
+        yield "model.norm", "It has no RMSNorm; LayerNorm is used instead."
     if not model.bias:
-        yield Unsupported("model.bias", "Its linear layers always have biases.")
+        yield "model.bias", "Its linear layers always have biases."
     if not model.tied_embeddings:
-        yield Unsupported("model.tied_embeddings", "Its output layer always shares the word embedding.")
+        yield "model.tied_embeddings", "Its output layer always shares the word embedding."
     if model.rotary_base != 10000.0:
-        yield Unsupported("model.rotary_base", "Its rotary base is 10000.")
+        yield "model.rotary_base", "Its rotary base is 10000."
     if data.source == "synthetic":
-        yield Unsupported(
-            "data.source", "It has no synthetic data: set DATA_PATH to the prefix of a .bin and .idx file."
-        )
+        yield "data.source", "It has no synthetic data: set DATA_PATH to the prefix of a .bin and .idx file."
     if model.objective == "causal" and (data.prefix, data.loss_on) != ("row", "targets"):
-        yield Unsupported("data.prefix", "Only prefix-LMs have prefixes; there are none.")
-        yield Unsupported("data.loss_on", "Only prefix-LMs have prefixes; the loss is over all tokens.")
+        yield "data.prefix", "Only prefix-LMs have prefixes; there are none."
+        yield "data.loss_on", "Only prefix-LMs have prefixes; the loss is over all tokens."
     if model.objective == "prefix" and data.prefix == "row" and data.documents == "apart":
-        yield Unsupported("data.prefix", "With documents apart it draws a prefix in each document.")
+        yield "data.prefix", "With documents apart it draws a prefix in each document."
     if job.optimizer == "adam":
-        yield Unsupported("optimizer", "Its Adam is always Apex's fused one.")
+        yield "optimizer", "Its Adam is always Apex's fused one."
     if job.saving.asynchronous:
-        yield Unsupported("saving.asynchronous", "It has no asynchronous checkpoints.")
+        yield "saving.asynchronous", "It has no asynchronous checkpoints."

@@ -7,15 +7,28 @@ fork are in megatron_deepspeed.py and megatron_lm.py.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trimaran.export.adapt import Unsupported
+from trimaran.export.adapt import Reason
 from trimaran.export.flags import ChoiceFlag, Fields, FixedFlags, Flags, Given, Line, ValueFlag, always, number
 from trimaran.export.megatron_batch import evaluation_steps
 from trimaran.spec import Job, Mistake, Validation
 
 
 @dataclass(frozen=True)
+class MaxPositionEmbeddings:
+    """Nothing is read from it: a Job has no positions beyond its sequence length."""
+
+    wanted: Callable[[Job], bool] = always
+    flags: tuple[str, ...] = ("--max-position-embeddings",)
+
+    def write(self, job: Job) -> list[Line]:
+        return [["--max-position-embeddings", str(job.model.seq_len)]] if self.wanted(job) else []
+
+    def read(self, given: Given) -> Fields:
+        return {}
+
+
 class AdamBetas:
-    flags: tuple[str, ...] = ("--adam-beta1", "--adam-beta2")
+    flags = ("--adam-beta1", "--adam-beta2")
 
     def write(self, job: Job) -> list[Line]:
         return [[flag, str(beta)] for flag, beta in zip(self.flags, job.recipe.betas, strict=True)]
@@ -25,11 +38,10 @@ class AdamBetas:
         return {"recipe.betas": (number(given, first, float, 0.9), number(given, second, float, 0.999))}
 
 
-@dataclass(frozen=True)
 class GradientClipping:
     """0 where gradients are not clipped."""
 
-    flags: tuple[str, ...] = ("--clip-grad",)
+    flags = ("--clip-grad",)
 
     def write(self, job: Job) -> list[Line]:
         return [["--clip-grad", str(job.recipe.clip or 0.0)]]
@@ -40,33 +52,30 @@ class GradientClipping:
 
 @dataclass(frozen=True)
 class DataPaths:
-    """--data-path PREFIX, or WEIGHT PREFIX WEIGHT PREFIX …; `synthetic` gives a trainer's flags for made-up data."""
+    """--data-path PREFIX, or WEIGHT PREFIX WEIGHT PREFIX …"""
 
-    synthetic: Callable[[Job], list[Line]]
+    synthetic: Line  # what the trainer is given instead of synthetic data
     flags: tuple[str, ...] = ("--data-path", "--mock-data")
 
     def write(self, job: Job) -> list[Line]:
         source = job.data.source
         if source == "synthetic":
-            return self.synthetic(job)
+            return [self.synthetic]
         if isinstance(source, str):
             return [["--data-path", path_word(source)]]
         return [["--data-path", *(word for path, weight in source.items() for word in (str(weight), path_word(path)))]]
 
     def read(self, given: Given) -> Fields:
-        words = list(given.get("--data-path", ()))
+        words = given.get("--data-path", ())
         if "--mock-data" in given:
             return {"data.source": "synthetic"}
-        if len(words) == 1:
-            return {"data.source": words[0]}
-        if words:
-            try:
-                return {"data.source": dict(zip(words[1::2], map(float, words[::2]), strict=True))}
-            except ValueError:
-                raise Mistake(
-                    f"--data-path {' '.join(words)} is neither one path nor weights with paths: WEIGHT PATH …"
-                ) from None
-        return {}
+        if len(words) < 2:
+            return {"data.source": words[0]} if words else {}
+        try:
+            return {"data.source": dict(zip(words[1::2], map(float, words[::2]), strict=True))}
+        except ValueError:
+            text = " ".join(words)
+            raise Mistake(f"--data-path {text} is neither one path nor weights with paths: WEIGHT PATH …") from None
 
 
 def path_word(path: str) -> str:
@@ -97,9 +106,8 @@ class DataSplit:
         return {"data.validation": kept}
 
 
-@dataclass(frozen=True)
 class CheckpointFlags:
-    flags: tuple[str, ...] = ("--save", "--load", "--save-interval")
+    flags = ("--save", "--load", "--save-interval")
 
     def write(self, job: Job) -> list[Line]:
         folder = job.saving.folder
@@ -117,11 +125,10 @@ class CheckpointFlags:
         return fields
 
 
-@dataclass(frozen=True)
 class PrecisionFlags:
     """--bf16 or --fp16, neither for fp32; --fp8-format beside --bf16."""
 
-    flags: tuple[str, ...] = ("--bf16", "--fp16", "--fp8-format")
+    flags = ("--bf16", "--fp16", "--fp8-format")
 
     def write(self, job: Job) -> list[Line]:
         lines = {"bf16": [["--bf16"]], "fp16": [["--fp16"]], "fp8": [["--bf16"], ["--fp8-format", "hybrid"]]}
@@ -143,19 +150,15 @@ MODEL: tuple[Flags, ...] = (
     ValueFlag("--num-attention-heads", "model.heads", int),
     ValueFlag("--seq-length", "model.seq_len", int),
     # Our Jobs have no dropout, and Megatron's default is a tenth.
-    FixedFlags(
-        lambda job: [["--attention-dropout", "0.0"], ["--hidden-dropout", "0.0"]],
-        ("--attention-dropout", "--hidden-dropout"),
-    ),
+    FixedFlags([["--attention-dropout", "0.0"], ["--hidden-dropout", "0.0"]]),
 )
 PARALLELISM: tuple[Flags, ...] = (
     ValueFlag("--tensor-model-parallel-size", "layout.tp", int, 1),
     ValueFlag("--pipeline-model-parallel-size", "layout.pp", int, 1),
     ValueFlag("--micro-batch-size", "layout.micro_batch", int),
 )
-ADAM = ChoiceFlag("--optimizer", "optimizer", dict.fromkeys(("adam", "adam-8bit", "fused-adam"), "adam"))
 RECIPE: tuple[Flags, ...] = (
-    ADAM,
+    ChoiceFlag("--optimizer", "optimizer", dict.fromkeys(("adam", "adam-8bit", "fused-adam"), "adam")),
     ValueFlag("--lr", "recipe.learning_rate", float),
     ValueFlag("--min-lr", "recipe.minimum_learning_rate", float, 0.0),
     ChoiceFlag("--lr-decay-style", "recipe.schedule", {w: w for w in ("constant", "linear", "cosine")}, "linear"),
@@ -167,38 +170,36 @@ RECIPE: tuple[Flags, ...] = (
     GradientClipping(),
     ValueFlag("--seed", "seed", int, 1234),
 )
-LOSS_SCALE: tuple[Flags, ...] = (
+PRECISION: tuple[Flags, ...] = (
+    PrecisionFlags(),
     ValueFlag("--loss-scale-window", "recipe.loss_scale.window", lambda text: int(float(text)), 1000, is_fp16),
     ValueFlag("--hysteresis", "recipe.loss_scale.hysteresis", int, 2, is_fp16),
     ValueFlag("--min-loss-scale", "recipe.loss_scale.minimum", float, 1.0, is_fp16),
 )
-PRECISION: tuple[Flags, ...] = (PrecisionFlags(), *LOSS_SCALE)
 
 
-def unsupported_by_megatron(job: Job) -> Iterator[Unsupported]:
+def unsupported_by_megatron(job: Job) -> Iterator[Reason]:
     saving, validation, recipe = job.saving, job.validation, job.recipe
     if saving.folder is None and saving != type(saving)():
-        yield Unsupported("saving", "Without a folder there are no checkpoints, so this is left out.")
+        yield "saving", "Without a folder there are no checkpoints, so this is left out."
     if saving.folder is not None:
-        yield Unsupported("saving.keep", "It keeps every checkpoint; remove old ones yourself.")
+        yield "saving.keep", "It keeps every checkpoint; remove old ones yourself."
         if saving.every is None:
-            yield Unsupported("saving.every", f"It needs an interval; {job.steps}, the whole run, is used instead.")
+            yield "saving.every", f"It needs an interval; {job.steps}, the whole run, is used instead."
         if saving.minutes is not None:
-            yield Unsupported("saving.minutes", "It counts iterations, not minutes, between two checkpoints.")
+            yield "saving.minutes", "It counts iterations, not minutes, between two checkpoints."
         if saving.folder.startswith("-"):
-            yield Unsupported(
-                "saving.folder", f"A leading dash would be parsed as a flag; ./{saving.folder} is written instead."
-            )
+            yield "saving.folder", f"A leading dash would be parsed as a flag; ./{saving.folder} is written instead."
     if validation.every is None and validation.samples != Validation().samples:
-        yield Unsupported("validation.samples", "There is no evaluation, so this is left out.")
+        yield "validation.samples", "There is no evaluation, so this is left out."
     if validation.every is not None and validation.samples % job.batch.size:
         rounds = evaluation_steps(job)
         why = f"It evaluates whole batches; {rounds} of {job.batch.size} samples are used instead."
-        yield Unsupported("validation.samples", why)
+        yield "validation.samples", why
     if set(recipe.undecayed) != {"norms", "biases"}:
-        yield Unsupported("recipe.undecayed", "It exempts norms and biases from weight decay, and nothing else.")
+        yield "recipe.undecayed", "It exempts norms and biases from weight decay, and nothing else."
     elif recipe.undecayed != type(recipe)().undecayed:
-        yield Unsupported("recipe.undecayed", "Norms and biases are exempt from weight decay, in whatever order.")
+        yield "recipe.undecayed", "Norms and biases are exempt from weight decay, in whatever order."
     sources = [job.data.source] if isinstance(job.data.source, str) else list(job.data.source)
     if any(path.startswith("-") for path in sources):
-        yield Unsupported("data.source", "A leading dash would be parsed as a flag; ./ is written before it.")
+        yield "data.source", "A leading dash would be parsed as a flag; ./ is written before it."

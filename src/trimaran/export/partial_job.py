@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from trimaran.export.flags import Fields, nest
 from trimaran.spec import Cluster, Job, Mistake, Model, presets
 from trimaran.spec.model import drop_derived
 from trimaran.spec.settings import build_job
@@ -20,9 +21,7 @@ class PartialJob:
     values: dict[str, Any]
     trainer: str  # the preset's name
     unread: tuple[str, ...] = ()  # what was not understood, as written in the file
-    by_replicas: Callable[[int], dict[str, Any]] | None = (
-        None  # values that follow from dp, where the file does not state it
-    )
+    by_replicas: Callable[[int], Fields] | None = None  # values that follow from dp, where the file states none
 
 
 def complete_job(
@@ -41,14 +40,14 @@ def complete_job(
     values["model"] = _model(stated.get("model", {}), model, set(given), name)
     layout = dict(values.get("layout", {}))
     layout |= {axis: int(given[f"layout.{axis}"]) for axis in DEGREES if given.get(f"layout.{axis}", "").isdigit()}
-    replica = int(layout.get("tp", 1) * layout.get("pp", 1))  # devices of one model replica
+    replica = max(1, layout.get("tp", 1) * layout.get("pp", 1))  # devices of one model replica
     machine = _machine(stated, cluster, layout["dp"] * replica if "dp" in layout else None, name)
     if "dp" not in layout:
         layout["dp"] = _replicas(layout, replica, machine, name)
     values |= {"layout": layout, "cluster": machine.model_dump()}
     if partial.by_replicas is not None:
-        for noun, fields in partial.by_replicas(layout["dp"]).items():
-            values[noun] = {**values.get(noun, {}), **fields} if isinstance(fields, Mapping) else fields
+        for noun, fields in nest(partial.by_replicas(layout["dp"])).items():
+            values[noun] = {**values.get(noun, {}), **fields}
     if "size" not in values.get("batch", {}) and not given.keys() & {"batch", "batch.size"}:
         raise Mistake(f"{name} states no global batch; give it with --set batch.size=2048.")
     values["trainer"] = presets.trainer(partial.trainer).model_dump()

@@ -1,18 +1,16 @@
 """Megatron-LM's flags for the layers of each pipeline stage."""
 
 import re
-from dataclasses import dataclass
 
 from trimaran.export.flags import Fields, Given, Line, number
 from trimaran.spec import Job, Mistake
 from trimaran.spec.layout import weighted_layers
 
 
-@dataclass(frozen=True)
 class PipelineSplitFlags:
     """An even split, one that counts embedding and loss as layers, or the layers of each stage written out."""
 
-    flags: tuple[str, ...] = (
+    flags = (
         "--num-virtual-stages-per-pipeline-rank",
         "--num-layers-per-virtual-pipeline-stage",
         "--account-for-embedding-in-pipeline-split",

@@ -38,7 +38,10 @@ def read_script(text: str) -> ShellScript:
         words = words[1:] if words[0] in ("export", "local", "readonly", "declare") else words
         while words and (found := _ASSIGNMENT.match(words[0])):
             name, more, value = found.groups()
-            given = _array(value, known) if value.startswith("(") else [" ".join(_expand(value, known, split=False))]
+            if value.startswith("("):
+                given = [word for items in _statements(value[1:-1]) for raw in items for word in _expand(raw, known)]
+            else:
+                given = [" ".join(_expand(value, known, split=False))]
             known[name] = [*known.get(name, []), *given] if more else given
             words = words[1:]
             if exports:
@@ -66,19 +69,6 @@ def parse_flags(words: list[str]) -> dict[str, list[str]]:
         elif flag is not None:
             given[flag].append(word)
     return given
-
-
-def is_unknown(words: list[str]) -> bool:
-    """Whether only the running shell knows one of the words."""
-    return any(UNKNOWN in word for word in words)
-
-
-def without_marks(words: list[str]) -> list[str]:
-    return [word.replace(UNKNOWN, "") for word in words]
-
-
-def _array(value: str, known: dict[str, list[str]]) -> list[str]:
-    return [word for words in _statements(value[1:-1]) for raw in words for word in _expand(raw, known)]
 
 
 def _statements(text: str) -> Iterator[list[str]]:

@@ -1,6 +1,6 @@
 """Our own trainer: job.yaml, a script that trains it here, and a batch script that resumes by itself under SLURM."""
 
-import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -49,15 +49,13 @@ def from_slurm(text: str) -> PartialJob | None:
     return PartialJob({**values, "nodes": cluster["nodes"], "devices_per_node": cluster["devices_per_node"]}, TRAINER)
 
 
-def _batch_script(job: Job, file: str, embedded_job: list[str] | None = None) -> str:
+def _batch_script(job: Job, file: str, embedded_job: Sequence[str] = ()) -> str:
     """SLURM sends SIGUSR1 before the time limit; the run saves, ends with code 5, and resumes in the requeued job."""
-    more = ["--signal=USR1@300", "--requeue", "--open-mode=append"]
-    name = file if file.startswith('"') else shlex.quote(file)
     lines = [
-        *sbatch_header(job, job.cluster.devices_per_node, more=more),
+        *sbatch_header(job, job.cluster.devices_per_node, "--signal=USR1@300", "--requeue", "--open-mode=append"),
         'cd "$SLURM_SUBMIT_DIR"',
-        *(embedded_job or []),
-        f'srun -K0 --wait=60 -c "${{SLURM_CPUS_PER_TASK:-1}}" trimaran train {name}',
+        *embedded_job,
+        f'srun -K0 --wait=60 -c "${{SLURM_CPUS_PER_TASK:-1}}" trimaran train {file}',
         "code=$?",
         "# 5: asked to stop, and saved. Anything else ends the job.",
         'if [ "$code" -eq 5 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',

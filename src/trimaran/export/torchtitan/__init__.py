@@ -3,8 +3,3 @@
 Start reading: adapt.py (the Job that torchtitan can run), then write.py and read.py, which share keys.py (its
 configuration keys), shapes.py (model flavours) and stages.py (pipeline splits). Later versions use Python, not TOML.
 """
-
-from trimaran.export.torchtitan.read import from_torchtitan
-from trimaran.export.torchtitan.write import to_torchtitan
-
-__all__ = ["from_torchtitan", "to_torchtitan"]

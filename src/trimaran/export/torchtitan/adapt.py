@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimaran.export.adapt import Unsupported
+from trimaran.export.flags import default_of, field_of
 from trimaran.export.launch_script import is_variable
 from trimaran.export.torchtitan.shapes import why_impossible
-from trimaran.spec import Data, Job, LossScale, Mistake, Saving, Validation, presets
+from trimaran.spec import Job, Mistake, presets
 
 Replacement = tuple[str, Any, str]  # the field, its new value, and why
 
 SAVE_EVERY = 500  # torchtitan's own default
-DEFAULT_DATA, DEFAULT_SAVING, DEFAULT_VALIDATION = Data(), Saving(), Validation()
 
 
 def adapt_job(job: Job) -> tuple[Job, tuple[Unsupported, ...]]:
@@ -27,6 +27,13 @@ def adapt_job(job: Job) -> tuple[Job, tuple[Unsupported, ...]]:
             (values[noun] if noun else values)[name] = value
             unsupported.append(Unsupported(field, reason))
     return Job.of(values, f"The job {job.name} as torchtitan would run it"), tuple(unsupported)
+
+
+def _leave_out(job: Job, reasons: dict[str, str]) -> Iterator[Replacement]:
+    """The default for each of these fields that has another value."""
+    for field, why in reasons.items():
+        if field_of(job, field) != default_of(field):
+            yield field, default_of(field), why
 
 
 def _trainer(job: Job) -> Iterator[Replacement]:
@@ -54,11 +61,8 @@ def _model(job: Job) -> Iterator[Replacement]:
 def _layout(job: Job) -> Iterator[Replacement]:
     layout = job.layout
     if layout.zero == 1:
-        yield (
-            "layout.zero",
-            2,
-            "FSDP2 has no stage 1: it shards gradients too, and keeps weights after the forward pass.",
-        )
+        why = "FSDP2 has no stage 1: it shards gradients too, and keeps weights after the forward pass."
+        yield "layout.zero", 2, why
     elif layout.zero == 0 and (layout.pp > 1 or (layout.dp > 1 and layout.tp > 1)):
         why = "torchtitan replicates weights only without other parallelism; FSDP2 shards states and gradients."
         yield "layout.zero", 2, why
@@ -69,8 +73,8 @@ def _layout(job: Job) -> Iterator[Replacement]:
 
 
 def _batch(job: Job) -> Iterator[Replacement]:
-    if job.batch.ramp is not None:
-        yield "batch.ramp", None, f"There is no ramp-up: every step has the full batch of {job.batch.size}."
+    why = f"There is no ramp-up: every step has the full batch of {job.batch.size}."
+    yield from _leave_out(job, {"batch.ramp": why})
 
 
 def _precision(job: Job) -> Iterator[Replacement]:
@@ -79,14 +83,9 @@ def _precision(job: Job) -> Iterator[Replacement]:
         precision = "bf16" if "bf16" in job.cluster.device.peak_tflops else "fp32"
         yield "precision", precision, f"There is no loss scaler, so no fp16; it trains in {precision}."
     if precision in ("bf16", "fp8") and layout.dp == 1 and layout.devices > 1:
-        yield (
-            "trainer.master_bytes",
-            presets.trainer("torchtitan").master_bytes,
-            "Mixed precision needs FSDP2, and dp is 1: training.dtype is bfloat16, so weights and moments"
-            " have no fp32 copy.",
-        )
-    if job.recipe.loss_scale != LossScale():
-        yield "recipe.loss_scale", LossScale().model_dump(), "There is no loss scaler; it is left out."
+        why = "Mixed precision needs FSDP2, and dp is 1: training.dtype is bfloat16, so weights and moments"
+        yield "trainer.master_bytes", presets.trainer("torchtitan").master_bytes, f"{why} have no fp32 copy."
+    yield from _leave_out(job, {"recipe.loss_scale": "There is no loss scaler; it is left out."})
 
 
 def _recipe(job: Job) -> Iterator[Replacement]:
@@ -95,7 +94,6 @@ def _recipe(job: Job) -> Iterator[Replacement]:
     if job.recipe.undecayed:
         left = " and ".join(job.recipe.undecayed)
         yield "recipe.undecayed", (), f"Weight decay applies to every parameter, so {left} decay too."
-    yield from _rate(job)
 
 
 def _rate(job: Job) -> Iterator[Replacement]:
@@ -119,29 +117,23 @@ def _rate(job: Job) -> Iterator[Replacement]:
 
 
 def _data(job: Job) -> Iterator[Replacement]:
-    data = job.data
-    yield (
-        "data.source",
-        DEFAULT_DATA.source,
-        "It reads text, not tokenized data: c4, unless DATASET_PATH in run.sh names a copy; TOKENIZER names the"
-        " folder of a Hugging Face tokenizer.",
-    )
-    if data.validation != DEFAULT_DATA.validation:
-        why = "It holds out no share of the data; c4 has a validation set."
-        yield "data.validation", DEFAULT_DATA.validation, why
-    if data.prefix != DEFAULT_DATA.prefix:
-        yield "data.prefix", DEFAULT_DATA.prefix, "There are no prefixes; it is left out."
-    if data.loss_on != DEFAULT_DATA.loss_on:
-        yield "data.loss_on", DEFAULT_DATA.loss_on, "There are no prefixes, so the loss is over all tokens."
+    copy = "c4, unless DATASET_PATH in run.sh names a copy"
+    why = f"It reads text, not tokenized data: {copy}; TOKENIZER names the folder of a Hugging Face tokenizer."
+    yield "data.source", default_of("data.source"), why
+    reasons = {
+        "data.validation": "It holds out no share of the data; c4 has a validation set.",
+        "data.prefix": "There are no prefixes; it is left out.",
+        "data.loss_on": "There are no prefixes, so the loss is over all tokens.",
+    }
+    yield from _leave_out(job, reasons)
 
 
 def _saving(job: Job) -> Iterator[Replacement]:
     saving = job.saving
     if saving.folder is None:
-        for name in ("every", "minutes", "keep", "asynchronous"):
-            if getattr(saving, name) != getattr(DEFAULT_SAVING, name):
-                why = "Without a folder there are no checkpoints, so this is left out."
-                yield f"saving.{name}", getattr(DEFAULT_SAVING, name), why
+        fields = [f"saving.{name}" for name in ("every", "minutes", "keep", "asynchronous")]
+        why = "Without a folder there are no checkpoints, so this is left out."
+        yield from _leave_out(job, dict.fromkeys(fields, why))
         return
     if saving.minutes is not None:
         yield "saving.minutes", None, "Checkpoints are saved every so many steps, not minutes."
@@ -155,8 +147,7 @@ def _saving(job: Job) -> Iterator[Replacement]:
 def _validation(job: Job) -> Iterator[Replacement]:
     validation = job.validation
     if validation.every is None:
-        if validation.samples != DEFAULT_VALIDATION.samples:
-            yield "validation.samples", DEFAULT_VALIDATION.samples, "There is no validation, so this is left out."
+        yield from _leave_out(job, {"validation.samples": "There is no validation, so this is left out."})
         return
     unit = local_batch(job) * job.layout.dp
     samples = math.ceil(validation.samples / unit) * unit
@@ -176,4 +167,4 @@ def local_batch(job: Job) -> int:
     return job.batch.size // job.layout.dp if job.layout.pp > 1 else job.layout.micro_batch
 
 
-RULES = (_trainer, _model, _layout, _batch, _precision, _recipe, _data, _saving, _validation, _environment)
+RULES = (_trainer, _model, _layout, _batch, _precision, _recipe, _rate, _data, _saving, _validation, _environment)

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-from trimaran.export.flags import nest
+from trimaran.export.flags import Fields, nest
 from trimaran.export.partial_job import PartialJob
 from trimaran.export.torchtitan import keys
 from trimaran.export.torchtitan.config import TitanConfig
@@ -18,39 +17,28 @@ REPLICAS, SHARDS = "parallelism.data_parallel_replicate_degree", "parallelism.da
 LOCAL, GLOBAL = "training.local_batch_size", "training.global_batch_size"
 REMAINING = -1  # the shard degree takes all remaining devices
 
-Values = dict[str, Any]
-
 
 def from_torchtitan(text: str, name: str) -> PartialJob:
     """torchtitan's defaults are stated too: they are what the job would run with."""
     config = TitanConfig.of(text, name)
     if config.get("parallelism.context_parallel_degree") != 1:
         raise Mistake(f"{name} has context parallelism, which a Job cannot express; set its degree to 1.")
-    values = _equal_fields(config)
-    model, documents = read_shape(config)
+    fields = _equal_fields(config) | read_shape(config)
     dp = _replicas(config)
-    _merge(values, {"model": model, "layout": _layout(config, dp, model.get("layers")), "recipe": _recipe(config)})
-    values["optimizer"] = _optimizer(config)
-    values["precision"] = _precision(config, dp)
-    if documents is not None:
-        _merge(values, {"data": {"documents": documents}})
-    _merge(values, _saving(config))
+    fields |= _layout(config, dp, fields.get("model.layers")) | _recipe(config)
+    fields |= {"optimizer": _optimizer(config), "precision": _precision(config, dp)} | _saving(config)
     counts = _counts(config)
     if dp is not None:
-        _merge(values, counts(dp))
-    return PartialJob(values, TRAINER, config.unread, None if dp is not None else counts)
+        fields |= counts(dp)
+    return PartialJob(nest(fields), TRAINER, config.unread, None if dp is not None else counts)
 
 
-def _merge(values: Values, more: Values) -> None:
-    for noun, fields in more.items():
-        values[noun] = {**values.get(noun, {}), **fields}
-
-
-def _equal_fields(config: TitanConfig) -> Values:
+def _equal_fields(config: TitanConfig) -> Fields:
     """The keys that equal a field of the Job; name and seed only where the file states them."""
     same = keys.same_fields(config.get("checkpoint.enable"), config.get("validation.enable"))
-    read = {key: field for key, field in same.items() if field not in ("name", "seed") or config.states(key)}
-    return nest({field: config.get(key) for key, field in read.items()})
+    return {
+        field: config.get(key) for key, field in same.items() if field not in ("name", "seed") or config.states(key)
+    }
 
 
 def _replicas(config: TitanConfig) -> int | None:
@@ -61,7 +49,7 @@ def _replicas(config: TitanConfig) -> int | None:
     return None if shards == REMAINING else replicas * config.positive(SHARDS)
 
 
-def _layout(config: TitanConfig, dp: int | None, layers: int | None) -> Values:
+def _layout(config: TitanConfig, dp: int | None, layers: int | None) -> Fields:
     tp, pp = config.positive(TP), config.positive(PP)
     micro = "parallelism.pipeline_parallel_microbatch_size" if pp > 1 else LOCAL
     if pp > 1 and dp is not None and 0 < config.positive(LOCAL) * dp < config.get(GLOBAL):
@@ -72,11 +60,11 @@ def _layout(config: TitanConfig, dp: int | None, layers: int | None) -> Values:
     if mode == "selective" and option != "op":
         config.report("activation_checkpoint.selective_ac_option")  # every n-th layer as a whole
     return {
-        **({"dp": dp} if dp is not None else {}),
-        "micro_batch": config.positive(micro),
-        "zero": _zero(config, pp),
-        "recompute": "selective" if mode == "memory_budget" else mode,
-        "sequence_parallel": tp > 1,
+        **({"layout.dp": dp} if dp is not None else {}),
+        "layout.micro_batch": config.positive(micro),
+        "layout.zero": _zero(config, pp),
+        "layout.recompute": "selective" if mode == "memory_budget" else mode,
+        "layout.sequence_parallel": tp > 1,
         **read_stages(config, layers),
     }
 
@@ -90,15 +78,15 @@ def _zero(config: TitanConfig, pp: int) -> int:
     return stated.get(policy, 2 if pp > 1 else 0 if shards == 1 else 3)
 
 
-def _recipe(config: TitanConfig) -> Values:
+def _recipe(config: TitanConfig) -> Fields:
     rate, factor = config.get("optimizer.lr"), config.get("lr_scheduler.min_lr_factor")
     clip = config.get("training.max_norm")
     return {
-        "schedule": _schedule(config),
-        "minimum_learning_rate": min(rate, float(f"{rate * factor:.15g}")),
-        "betas": (config.get("optimizer.beta1"), config.get("optimizer.beta2")),
-        "undecayed": (),
-        "clip": None if clip == math.inf else clip,
+        "recipe.schedule": _schedule(config),
+        "recipe.minimum_learning_rate": min(rate, float(f"{rate * factor:.15g}")),
+        "recipe.betas": (config.get("optimizer.beta1"), config.get("optimizer.beta2")),
+        "recipe.undecayed": (),
+        "recipe.clip": None if clip == math.inf else clip,
     }
 
 
@@ -136,16 +124,16 @@ def _precision(config: TitanConfig, dp: int | None) -> str:
     return "bf16" if low_weights or (low and mixed) else "fp32"
 
 
-def _saving(config: TitanConfig) -> Values:
+def _saving(config: TitanConfig) -> Fields:
     if not config.get("checkpoint.enable"):
         return {}
     folder, above = config.get("checkpoint.folder"), config.get("job.dump_folder").removesuffix("/")
     inside = above in ("", ".") or folder.startswith("/")
     asynchronous = config.get("checkpoint.async_mode") != keys.ASYNC[False]
-    return {"saving": {"folder": folder if inside else f"{above}/{folder}", "asynchronous": asynchronous}}
+    return {"saving.folder": folder if inside else f"{above}/{folder}", "saving.asynchronous": asynchronous}
 
 
-def _counts(config: TitanConfig) -> Callable[[int], Values]:
+def _counts(config: TitanConfig) -> Callable[[int], Fields]:
     """What torchtitan counts in steps or per replica and a Job in samples, as a function of dp."""
     size, local = config.get(GLOBAL), config.positive(LOCAL)
     warmup, total = config.get("lr_scheduler.warmup_steps"), config.get("lr_scheduler.total_steps")
@@ -155,12 +143,13 @@ def _counts(config: TitanConfig) -> Callable[[int], Values]:
     together = config.get("validation.local_batch_size")
     warmup = min(warmup, total or config.get("training.steps"))  # torchtitan shortens a longer one
 
-    def values(dp: int) -> Values:
+    def fields(dp: int) -> Fields:
         batch = size if size > 0 else local * dp
         return {
-            "batch": {"size": batch},
-            "recipe": {"warmup_samples": warmup * batch, "decay_samples": total * batch if total else None},
-            **({"validation": {"samples": validated * together * dp}} if validated > 0 else {}),
+            "batch.size": batch,
+            "recipe.warmup_samples": warmup * batch,
+            "recipe.decay_samples": total * batch if total else None,
+            **({"validation.samples": validated * together * dp} if validated > 0 else {}),
         }
 
-    return values
+    return fields

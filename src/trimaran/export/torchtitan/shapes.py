@@ -3,6 +3,7 @@ shape goes into a section [shape] of the TOML file, read by a Python module that
 
 from typing import Any
 
+from trimaran.export.flags import Fields
 from trimaran.export.torchtitan.config import TitanConfig
 from trimaran.spec import Job, Model, presets
 
@@ -62,13 +63,13 @@ def shape_keys(job: Job) -> dict[str, Any]:
     return {key: model[field] for key, field in KEYS.items()} | {"documents_apart": job.data.documents == "apart"}
 
 
-def read_shape(config: TitanConfig) -> tuple[dict[str, Any], str | None]:
-    """What the file states of the Model but its seq_len, and of data.documents; ({}, None) for an unknown model."""
+def read_shape(config: TitanConfig) -> Fields:
+    """What the file states of the Model but its seq_len, and of data.documents; nothing for an unknown model."""
     name, flavour = config.get("model.name"), config.get("model.flavor")
     if name == SHAPED:
         stated = {field: config.take(f"shape.{key}") for key, field in KEYS.items()}
-        documents = _documents(bool(config.take("shape.documents_apart")))
-        return LLAMA3_FIELDS | {field: value for field, value in stated.items() if value is not None}, documents
+        known = LLAMA3_FIELDS | {field: value for field, value in stated.items() if value is not None}
+        return _model_fields(known, documents_apart=config.take("shape.documents_apart"))
     ending = next((ending for ending in DOCUMENT_MASKED if flavour.endswith(ending)), "")
     plain = flavour.removesuffix(ending)
     if name == LLAMA3 and plain in PRESETS:
@@ -78,12 +79,14 @@ def read_shape(config: TitanConfig) -> tuple[dict[str, Any], str | None]:
     else:
         config.report("model.name")
         config.report("model.flavor")
-        return {}, None
-    return {field: value for field, value in known.items() if field != "seq_len"}, _documents(bool(ending))
+        return {}
+    known.pop("seq_len", None)  # the file has its own
+    return _model_fields(known, documents_apart=ending)
 
 
-def _documents(apart: bool) -> str:
-    return "apart" if apart else "joined"
+def _model_fields(model: dict[str, Any], documents_apart: object) -> Fields:
+    documents = "apart" if documents_apart else "joined"
+    return {**{f"model.{field}": value for field, value in model.items()}, "data.documents": documents}
 
 
 def why_impossible(model: Model, tp: int) -> str | None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from trimaran.export.flags import Fields
 from trimaran.export.torchtitan.config import TitanConfig
 from trimaran.export.torchtitan.keys import SCHEDULES
 from trimaran.spec import Job, Mistake
@@ -63,14 +64,14 @@ def _modules(stages: Sequence[int]) -> list[list[str]]:
     return parts
 
 
-def read_stages(config: TitanConfig, layers: int | None) -> dict[str, Any]:
-    """schedule, virtual_stages and split of a Layout; without the model's layers the split is a guess."""
+def read_stages(config: TitanConfig, layers: int | None) -> Fields:
+    """Schedule, virtual stages and split; without the model's layers the split is a guess."""
     pp, written = config.positive("parallelism.pipeline_parallel_degree"), str(config.get(SCHEDULE))
     schedule = READ.get(written.lower())
     first, last, per_stage = config.get(FIRST_LESS), config.get(LAST_LESS), config.get(PER_STAGE)
     modules = config.get(MODULES)
     if pp == 1:
-        return {"schedule": schedule} if schedule not in (None, "interleaved") else {}
+        return {"layout.schedule": schedule} if schedule not in (None, "interleaved") else {}
     if schedule is None:
         raise Mistake(
             f"{config.name}: {SCHEDULE} is {written!r}, which a Job cannot express;"
@@ -91,7 +92,7 @@ def read_stages(config: TitanConfig, layers: int | None) -> dict[str, Any]:
         parts = _layers_by_device(parts, pp, written.lower() == V_SHAPED) if parts is not None else None
         stages = pp
     split = _name_split(parts, layers) if parts is not None else "weighted" if first and last else "even"
-    return {"schedule": schedule, "virtual_stages": stages // pp, "split": split}
+    return {"layout.schedule": schedule, "layout.virtual_stages": stages // pp, "layout.split": split}
 
 
 def _layers_by_device(parts: Sequence[int], pp: int, v_shaped: bool) -> tuple[int, ...]:

@@ -7,18 +7,9 @@ from typing import Any
 from trimaran.export.adapt import LaunchFiles
 from trimaran.export.flags import field_of
 from trimaran.export.launch_script import NAME, environment_lines, slurm_script
-from trimaran.export.torchtitan import keys
+from trimaran.export.torchtitan import keys, shapes
 from trimaran.export.torchtitan.adapt import adapt_job, local_batch
 from trimaran.export.torchtitan.config import to_toml
-from trimaran.export.torchtitan.shapes import (
-    FLAVOUR,
-    LLAMA3,
-    MODULE,
-    MODULE_TEXT,
-    SHAPED,
-    shape_keys,
-    shipped_flavour,
-)
 from trimaran.export.torchtitan.stages import stage_keys
 from trimaran.spec import Job
 
@@ -27,13 +18,13 @@ TOML, RUN, BATCH = "train.toml", "run.sh", "train.slurm"
 
 def to_torchtitan(job: Job) -> LaunchFiles:
     adapted, unsupported = adapt_job(job)
-    flavour = shipped_flavour(adapted)
+    flavour = shapes.shipped_flavour(adapted)
     comments = {"": "Written by `trimaran export` for torchtitan 0.2.2."}
     tables = _tables(adapted, flavour)
     files = {}
     if flavour is None:
-        files[f"{MODULE}.py"] = MODULE_TEXT
-        comments["shape"] = f"Read by {MODULE}.py, which must lie beside this file."
+        files[f"{shapes.MODULE}.py"] = shapes.MODULE_TEXT
+        comments["shape"] = f"Read by {shapes.MODULE}.py, which must lie beside this file."
     else:
         comments["model"] = "This flavour also scales rotary frequencies as Llama 3.1 does, which a Job cannot express."
     files |= {RUN: _run_script(job), BATCH: slurm_script(job, RUN)}
@@ -42,16 +33,16 @@ def to_torchtitan(job: Job) -> LaunchFiles:
 
 def _tables(job: Job, flavour: str | None) -> dict[str, dict[str, Any]]:
     tables: dict[str, dict[str, Any]] = {
-        "job": {"dump_folder": ".", "custom_config_module": MODULE if flavour is None else None},
+        "job": {"dump_folder": ".", "custom_config_module": shapes.MODULE if flavour is None else None},
         "profiling": {"enable_profiling": False, "enable_memory_snapshot": False},
         "metrics": {"log_freq": 1, "enable_tensorboard": False},
         "model": {
-            "name": SHAPED if flavour is None else LLAMA3,
-            "flavor": flavour or FLAVOUR,
+            "name": shapes.SHAPED if flavour is None else shapes.LLAMA3,
+            "flavor": flavour or shapes.FLAVOUR,
             "hf_assets_path": "./tokenizer",
             "converters": [keys.FLOAT8] if job.precision == "fp8" else [],
         },
-        **({"shape": shape_keys(job)} if flavour is None else {}),
+        **({"shape": shapes.shape_keys(job)} if flavour is None else {}),
         "optimizer": _optimizer(job),
         "lr_scheduler": _rate(job),
         "training": _training(job),
