@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,10 @@ def test_only_training_and_probing_may_import_torch() -> None:
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_version_is_that_of_the_package(trimaran: Command) -> None:
+    assert trimaran("--version").out == f"trimaran {version('trimaran')}\n"
 
 
 def test_help_imports_neither_numpy_nor_pydantic() -> None:

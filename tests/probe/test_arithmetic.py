@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.cli.probe_plot import save_plot
+from trimaran.cli.probe_show import save_plot
 from trimaran.cost.constants import constants_of
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.learn.probed import probed_cluster

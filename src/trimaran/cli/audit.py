@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from trimaran.cli.importing import read_all
-from trimaran.cli.show import console, print_json
+from trimaran.cli.options import PublishedOption
+from trimaran.cli.show import JsonOption, console, print_json
 from trimaran.ledger.audit import Corrected, corrected
 from trimaran.ledger.audit.finding import LEVELS
 from trimaran.ledger.reading import joined
@@ -19,16 +20,14 @@ from trimaran.ledger.store import Ledger, ledger_path
 
 def audit(
     files: Annotated[list[Path] | None, typer.Argument(help="Logs, notes, CSV; without any, the ledger.")] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="The published figures that ship with Trimaran.")
-    ] = False,
+    published: PublishedOption = False,
     ledger: Annotated[
         str | None, typer.Option("--ledger", metavar="[PATH]", help="The ledger to audit, or to --fix into.")
     ] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Import into the ledger, corrected values beside the printed ones.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Find what is wrong in measurements, why, and what the value must have been.
 
@@ -52,7 +51,12 @@ def audit(
                     store.add_reading(", ".join(named), reading)
                 stored = {trial.corrects for trial in store.correct().corrections}
     if json:
-        _print_json(view)
+        sources = {trial.corrects or trial.id: trial.source for trial in view.trials}
+        findings = []
+        for finding in view.findings:
+            source = sources[finding.trial]
+            findings.append({**asdict(finding), "label": source.label, "file": source.file, "line": source.line})
+        print_json({"trials": len(view.trials), "findings": findings})
         return
     _print(view)
     if fix:
@@ -77,21 +81,3 @@ def _print(view: Corrected) -> None:
         out.print()
     forced = f"{len(view.corrections)} trials with a forced correction"
     out.print(f"{len(view.trials)} trials audited: {len(view.findings)} findings, {forced}.")
-
-
-def _print_json(view: Corrected) -> None:
-    sources = {trial.corrects or trial.id: trial.source for trial in view.trials}
-    print_json(
-        {
-            "trials": len(view.trials),
-            "findings": [
-                {
-                    **asdict(finding),
-                    "label": sources[finding.trial].label,
-                    "file": sources[finding.trial].file,
-                    "line": sources[finding.trial].line,
-                }
-                for finding in view.findings
-            ],
-        }
-    )

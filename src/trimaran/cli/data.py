@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from trimaran.cli.progress import progress
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.show import JsonOption, print_json, print_table
 from trimaran.data.indexed_dataset import open_dataset
 from trimaran.data.manifest import read_manifest
 from trimaran.data.partial import PrepareState
@@ -42,7 +42,7 @@ def prepare(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count records that cannot be read.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")] = False,
     every: Annotated[float, typer.Option(min=0, help="Seconds between saves, and lines of progress.")] = 5.0,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Tokenize texts into PREFIX.bin and PREFIX.idx, as Megatron reads them. Interrupted, the same command resumes.
 
@@ -92,7 +92,7 @@ def prepare(
 @data.command("show")
 def show(
     prefix: Annotated[Path, typer.Argument(help="PREFIX of a .bin and .idx file.")],
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show a dataset: documents, tokens, lengths, and the beginning of the first document.
 

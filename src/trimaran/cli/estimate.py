@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trimaran.cli.plan import FixOption, JsonOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
-from trimaran.cli.show import console, print_json, print_table
+from trimaran.cli.options import FixOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
+from trimaran.cli.show import JsonOption, console, print_json, print_table
 from trimaran.planner.estimates import Estimate, NodeEstimate, make_estimate
 from trimaran.planner.question import Question
 from trimaran.planner.tables import short_number

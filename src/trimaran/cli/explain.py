@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trimaran.cli.show import console, print_json
+from trimaran.cli.options import JobArgument
+from trimaran.cli.show import JsonOption, console, print_json
 from trimaran.planner.explain import MEMORY_LABELS, PART_LABELS
 from trimaran.planner.explain import explain as explain_job
 from trimaran.planner.timeline import Span, idle_share
@@ -21,14 +22,12 @@ COLOURS = {"forward": "cyan", "backward": "green", "weights": "yellow"}
 
 
 def explain(
-    job: Annotated[
-        str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
-    ],
+    job: JobArgument,
     settings: SettingsOption = None,
     micro_batches: Annotated[
         int | None, typer.Option("--micro-batches", min=1, help="Micro batches to draw; else 4 more than stages.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show where the memory of each stage and the time of a step go, and the pipeline's timeline.
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trimaran.cli.show import print_json
+from trimaran.cli.show import JsonOption, print_json
 from trimaran.export.adapt import LaunchFiles
 from trimaran.export.formats import TARGETS
 from trimaran.export.launch_script import plain_name
@@ -27,7 +27,7 @@ def export(
         typer.Option("--output", "-o", help="The folder to write them into; without it a single file is printed."),
     ] = None,
     settings: SettingsOption = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Write a job as the launch files of another trainer, ready to run, and list what that trainer does not support.
 

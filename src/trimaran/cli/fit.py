@@ -4,17 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from trimaran.cli.plan import (
-    FixOption,
-    JsonOption,
-    NodesOption,
-    OnOption,
-    OptimizerOption,
-    PrecisionOption,
-    TrainerOption,
-    print_layouts,
-)
-from trimaran.cli.show import print_json
+from trimaran.cli.options import FixOption, NodesOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
+from trimaran.cli.plan import print_layouts
+from trimaran.cli.show import JsonOption, print_json
 from trimaran.cost.parameters import total_parameters
 from trimaran.planner.plan import Plan
 from trimaran.planner.question import Question

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.show import JsonOption, cell, print_json, print_table
 from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
 from trimaran.cost.identify import match_formulas
 from trimaran.cost.parameters import stage_parameters, total_parameters, transformer_parameters
@@ -37,7 +37,7 @@ def flops(
     recompute: Annotated[Literal["none", "selective", "full"], typer.Option(help="What is recomputed.")] = "none",
     printed: Annotated[float | None, typer.Option(help="TFLOPs somebody printed: by which formula?")] = None,
     table: Annotated[str, typer.Option(help="A file of measurements, or 'published': which formula each used.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """FLOPs of a training step by each named formula, with MFU and HFU, and which formula a printed figure used.
 
@@ -84,15 +84,13 @@ def _print(
     json: bool,
 ) -> None:
     model = step.model
-    parameters, padded, layers = (
-        total_parameters(model),
-        total_parameters(model, step.tp),
-        transformer_parameters(model),
-    )
+    parameters, padded = total_parameters(model), total_parameters(model, step.tp)
+    layers = transformer_parameters(model)
     counts = {name: float(formula(step)) for name, formula in FORMULAS.items()}
     rates: dict[str, float] = {}
     if seconds is not None:
         rates = {name: tflops_per_device(count, seconds, devices) for name, count in counts.items()}
+    of_peak = {name: rate / peak for name, rate in rates.items()} if peak else {}
     used = _nearest(rates, printed)
     answer = {
         "model": model.name,
@@ -103,8 +101,8 @@ def _print(
         "tokens_per_step": step.tokens,
         "flops_per_step": counts,
         "tflops_per_device": rates,
-        "mfu": rates["model"] / peak if rates and peak else None,
-        "hfu": rates["hardware"] / peak if rates and peak else None,
+        "mfu": of_peak.get("model"),
+        "hfu": of_peak.get("hardware"),
         "peak_tflops": peak,
         "printed": printed,
         "printed_formulas": used,
@@ -122,19 +120,13 @@ def _print(
         most = f", {max(stages[1:-1]) / 1e9:.3f}B at most between" if len(stages) > 2 else ""
         print(f"One tensor rank holds {ends}{most}.")
     rows = [
-        (
-            name,
-            f"{count:.6g}",
-            f"{rates[name]:.2f}" if rates else "",
-            f"{rates[name] / peak:.1%}" if rates and peak else "",
-            MEANING[name],
-        )
+        (name, f"{count:.6g}", cell(rates.get(name), ".2f"), cell(of_peak.get(name), ".1%"), MEANING[name])
         for name, count in counts.items()
     ]
     print_table("", ("formula", "FLOPs per step", "TFLOP/s per device", "of peak", "counts"), rows, left=(0, 4))
-    if rates and peak:
-        mfu, hfu = rates["model"] / peak, rates["hardware"] / peak
-        print(f"MFU {mfu:.1%} (model), HFU {hfu:.1%} (hardware), of {peak:g} TFLOP/s in {precision}.")
+    if of_peak:
+        shares = f"MFU {of_peak['model']:.1%} (model), HFU {of_peak['hardware']:.1%} (hardware)"
+        print(f"{shares}, of {peak:g} TFLOP/s in {precision}.")
     if printed is not None:
         said = f"is what {' or '.join(used)} prints" if used else f"fits no formula at {seconds} s on {devices} devices"
         print(f"{printed:g} TFLOPs {said}.")

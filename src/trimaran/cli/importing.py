@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from trimaran.cli.show import print_json
+from trimaran.cli.options import LedgerOption, PublishedOption
+from trimaran.cli.show import JsonOption, print_json
 from trimaran.export.formats import read_launch_file
 from trimaran.export.partial_job import PartialJob, complete_job
 from trimaran.ledger.published import published as read_published
@@ -20,20 +21,13 @@ from trimaran.ledger.store import Ledger, ledger_path
 from trimaran.spec import Job, Mistake
 from trimaran.spec.files import load_cluster, load_model, save
 
-LedgerOption = Annotated[
-    str,
-    typer.Option("--ledger", help="The ledger file; else $TRIMARAN_LEDGER, else trimaran.sqlite here.", metavar="PATH"),
-]
-
 
 def import_(
     files: Annotated[
         list[Path] | None,
         typer.Argument(help="Logs, Markdown notes, CSV files, also gzipped; or one launch file of a trainer."),
     ] = None,
-    published: Annotated[
-        bool, typer.Option("--published", help="The published figures that ship with Trimaran.")
-    ] = False,
+    published: PublishedOption = False,
     ledger: LedgerOption = "",
     on: Annotated[str, typer.Option("--on", help="For a launch file: the cluster it is for.")] = "",
     model: Annotated[
@@ -47,7 +41,7 @@ def import_(
         Path | None,
         typer.Option("--output", "-o", help="For a launch file: write the job here instead of printing it."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Read measurements into the ledger: trainers' logs, notes with tables, CSV files. Recognised by content.
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from trimaran.cli.importing import LedgerOption
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.options import LedgerOption
+from trimaran.cli.show import JsonOption, print_json, print_table
 from trimaran.cost.constants import NAMES, priors_of
 from trimaran.learn.learned import Learned
 from trimaran.learn.learned import learn as fit
@@ -29,7 +29,7 @@ def learn(
     ] = "section",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster with its constants.")] = None,
     ledger: LedgerOption = "",
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Fit a cluster's constants to measured trials, judge the fit on tables left out, and write a cluster file.
 

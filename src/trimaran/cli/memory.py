@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from trimaran.cli.options import JobArgument
 from trimaran.cli.progress import progress
-from trimaran.cli.show import console, print_json, table
+from trimaran.cli.show import JsonOption, console, print_json, print_table
 from trimaran.cost.columns import columns_of
 from trimaran.cost.memory import engine_context_bytes, engine_memory
 from trimaran.cost.states import rank_states
@@ -32,12 +33,10 @@ GIB = 2**30
 
 
 def memory(
-    job: Annotated[
-        str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
-    ],
+    job: JobArgument,
     rank: Annotated[int, typer.Option("--rank", help="Which process: tp varies fastest, then dp, then pp.")] = 0,
     settings: SettingsOption = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the exact memory of one rank of our trainer by part, beside the cost model's prediction.
 
@@ -129,8 +128,7 @@ def _print(job: Job, answer: dict[str, Any]) -> None:
     whole = needed + answer["slack_bytes"]
     verdict = ": does not fit" if needed > has else ": fits without the fragments" if whole > has else ""
     rows.append(("total", f"{whole / GIB:.2f}", "", "", f"of {has / GIB:g} on the device{verdict}"))
-    title = "Memory at the peak, GiB"
-    out.print(table(title, ("part", "exact", "cost model", "off", "what"), rows, left=(0, 4)))
+    print_table("Memory at the peak, GiB", ("part", "exact", "cost model", "off", "what"), rows, left=(0, 4))
     if answer["micro_batches_run"] < answer["micro_batches"]:
         run, count = answer["micro_batches_run"], answer["micro_batches"]
         out.print(f"{run} of {count} micro batches were run; the others do not change the peak.", style="dim")

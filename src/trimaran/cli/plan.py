@@ -6,24 +6,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from trimaran.cli.importing import job_of_launch_file, launch_file
-from trimaran.cli.show import console, print_json, table
+from trimaran.cli.options import FixOption, NodesOption, OnOption, PrecisionOption
+from trimaran.cli.show import JsonOption, console, print_json, table
 from trimaran.planner.compare import Comparison
 from trimaran.planner.plan import HEADER, LEFT, MORE, TIE, Plan, make_plan
 from trimaran.planner.question import Question
 from trimaran.spec import Job, Mistake
 from trimaran.spec.files import load_job
-
-OnOption = Annotated[str, typer.Option("--on", help="The cluster: a preset's name, a file, or 'here'.")]
-NodesOption = Annotated[int | None, typer.Option("--nodes", help="The most nodes to use; else all of the cluster.")]
-TrainerOption = Annotated[str, typer.Option("--trainer", help="The software that runs it.")]
-PrecisionOption = Annotated[str, typer.Option("--precision", help="Else bf16, or what the device has.")]
-OptimizerOption = Annotated[str, typer.Option("--optimizer", help="adam, fused-adam or adam-8bit.")]
-FixOption = Annotated[
-    list[str] | None,
-    typer.Option("--fix", help="Only such layouts: tp=4, mbs=2,4, recompute=full, nodes=48 (repeat it)."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 OWN = "◀ yours"
 WIDE = 168  # columns of a terminal that hold the whole table
@@ -97,6 +86,8 @@ def plan(
 
 def _own_job(file: Path, on: str, given: dict[str, Any]) -> Job:
     """The job to compare: a job file, or a launch file on the cluster that --on names."""
+    from trimaran.cli.importing import job_of_launch_file, launch_file  # with the ledger, which no other plan needs
+
     for option, value in given.items():
         if value:
             raise Mistake(f"{option} is {value!r}, but {file} says that already; leave it out, or change the file.")
@@ -122,11 +113,8 @@ def _rows(made: Plan, comparison: Comparison | None) -> list[list[str]]:
         return rows
     mark = f"{TIE} {OWN}" if own.tie else OWN
     place = sum(each.score < own.score for each in made)
-    return [
-        *rows[:place],
-        [*own.cells()[:-1], mark + ("" if comparison.fits else ", does not fit")],
-        *rows[place:],
-    ]
+    rows.insert(place, [*own.cells()[:-1], mark + ("" if comparison.fits else ", does not fit")])
+    return rows
 
 
 def _print(made: Plan, comparison: Comparison | None) -> None:

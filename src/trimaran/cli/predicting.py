@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.show import JsonOption, cell, print_json, print_table
 from trimaran.cost.identify import printed_as, tags_of
 from trimaran.cost.setups import missing
-from trimaran.learn.score import PredictedTrial, Score, predict_trials
+from trimaran.learn.score import PredictedTrial, predict_trials
 from trimaran.learn.score import score as judge
 from trimaran.learn.trials import calibration_trials, cluster_of, trainer_of
 from trimaran.ledger.published import published as shipped
@@ -49,18 +49,20 @@ def predict(
     for row, trial in zip(rows, trials, strict=True):
         if trial.id not in found:
             lacks = ", ".join(missing(trial.setup))
-            writer.writerow({**row, **dict.fromkeys(added, ""), "pred_note": f"not predicted: {lacks} not stated"})
+            writer.writerow({**row, "pred_note": f"not predicted: {lacks} not stated"})
             continue
         p = found[trial.id].prediction
         formula = next(iter(tags_of(trial.outcome.tflops_formula, trial.setup)), "model")
-        tflops = printed_as(trial.setup.model_copy(update={"devices": _devices(trial)}), p.seconds, formula)
+        setup = trial.setup
+        devices = setup.devices or (setup.dp or 1) * (setup.tp or 1) * (setup.pp or 1)
+        tflops = printed_as(setup.model_copy(update={"devices": devices}), p.seconds, formula)
         values = (
             f"{p.seconds:.6g}",
             f"{p.low:.6g}",
             f"{p.high:.6g}",
             f"{p.first_stage_gib:.4g}",
             str(p.fits).lower(),
-            "" if tflops is None else f"{tflops:.4g}",
+            cell(tflops, ".4g"),
             f"fullest stage {p.fullest_gib:.1f} GB; bubble {p.bubble:.0%};"
             f" most uncertain: {p.dominant} ±{p.dominant_share:.0%}; TFLOPs by {formula}",
         )
@@ -74,7 +76,7 @@ def score(
     published: Annotated[bool, typer.Option("--published", help="The published figures that ship along.")] = False,
     cluster: ClusterOption = "",
     trainer: TrainerOption = "",
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Predictions against measurements, per table: error, bias, interval, fit or out of memory, rank and regret.
 
@@ -88,8 +90,7 @@ def score(
     rows = calibration_trials(reading)
     if not rows:
         raise Mistake(f"{file} has no row that states layers, hidden, batch and layout, so nothing can be predicted.")
-    predicted = _predicted(rows, cluster, trainer)
-    _print_scores(predicted, json)
+    _print_scores(_predicted(rows, cluster, trainer), json)
 
 
 def _predicted(
@@ -113,40 +114,29 @@ def _predicted(
     return predict_trials(trials, at, by)
 
 
-def _devices(trial: Trial) -> int:
-    setup = trial.setup
-    return setup.devices or (setup.dp or 1) * (setup.tp or 1) * (setup.pp or 1)
-
-
 def _print_scores(predicted: list[PredictedTrial], json: bool) -> None:
     tables: dict[str, list[PredictedTrial]] = {}
-    for row in predicted:
-        tables.setdefault(row.trial.source.section or row.trial.source.file, []).append(row)
     devices: dict[str, list[PredictedTrial]] = {}
     for row in predicted:
+        tables.setdefault(row.trial.source.section or row.trial.source.file, []).append(row)
         devices.setdefault(f"all on {row.trial.setup.device} by {row.trial.setup.framework}", []).append(row)
     scores = [judge(rows, name) for name, rows in (*tables.items(), *devices.items(), ("all", predicted))]
     if json:
         print_json([asdict(found) for found in scores])
         return
+    rows = [
+        (
+            s.table,
+            str(s.rows),
+            *(cell(share, ".1%") for share in (s.mape, s.median)),
+            cell(s.bias, "+.1%"),
+            *(cell(share, ".1%") for share in (s.coverage, s.memory_mape)),
+            str(s.fit_right),
+            str(s.fit_wrong),
+            cell(s.rank, ".2f"),
+            cell(s.regret, ".3f"),
+        )
+        for s in scores
+    ]
     header = ("table", "rows", "MAPE", "median", "bias", "inside", "memory", "fit right", "wrong", "rank", "regret")
-    print_table("Predictions against measurements", header, [_score_row(found) for found in scores])
-
-
-def _score_row(found: Score) -> tuple[str, ...]:
-    def share(value: float | None, sign: str = "") -> str:
-        return "" if value is None else f"{value:{sign}.1%}"
-
-    return (
-        found.table,
-        str(found.rows),
-        share(found.mape),
-        share(found.median),
-        share(found.bias, "+"),
-        share(found.coverage),
-        share(found.memory_mape),
-        str(found.fit_right),
-        str(found.fit_wrong),
-        "" if found.rank is None else f"{found.rank:.2f}",
-        "" if found.regret is None else f"{found.regret:.3f}",
-    )
+    print_table("Predictions against measurements", header, rows)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.show import JsonOption, print_json, print_table
 from trimaran.cost.parameters import total_parameters
 from trimaran.spec import Mistake
 from trimaran.spec import presets as known
@@ -14,7 +14,7 @@ from trimaran.spec.mistake import did_you_mean
 
 def presets(
     name: Annotated[str, typer.Argument(help="Show this preset as YAML, to copy and edit.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """List the models, clusters, trainers, jobs and sweeps that commands accept by name, or show one as YAML.
 

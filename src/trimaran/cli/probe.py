@@ -5,21 +5,22 @@ import sys
 from contextlib import nullcontext
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryFile
+from typing import Annotated
 
 import typer
 
 from trimaran.cli.probe_compare import compare
+from trimaran.cli.probe_show import print_measured, save_plot
 from trimaran.cli.progress import progress
 from trimaran.cli.show import print_json
+from trimaran.probe.result import ProbeResult
 from trimaran.processes.command import need_torch
 from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
-from trimaran.spec import Cluster, Mistake
+from trimaran.spec import Mistake
 from trimaran.spec.files import load_model, save
 from trimaran.spec.mistake import require_package
 
-if TYPE_CHECKING:
-    from trimaran.probe.result import ProbeResult
 probe = typer.Typer(invoke_without_command=True, add_completion=False, rich_markup_mode="markdown")
 probe.command("compare")(compare)
 
@@ -58,15 +59,18 @@ def measure(
 
     cluster = probed_cluster(measured)
     if output is not None:
-        _write(output, lambda part: save(cluster, part))
+        save(cluster, output)
     if plot is not None:
-        from trimaran.cli.probe_plot import save_plot
+        save_plot(measured, cluster, plot)
+    if json:
+        print_json({"measured": measured.to_dict(), "cluster": cluster.to_dict()})
+        return
+    print_measured(measured, cluster)
+    if output is not None:
+        print(f"Written to {output}; use it with --on {output}.")
 
-        _write(plot, lambda part: save_plot(measured, cluster, part))
-    _show(measured, cluster, output, json)
 
-
-def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
+def _probe(model: str, ranks: int | None, quick: bool) -> ProbeResult | None:
     """With processes of our own, or those that torchrun or SLURM started."""
     started = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS") or "1"
     rendezvous = None if started == "1" else find_rendezvous(os.environ, int(started) if started.isdigit() else 0)
@@ -102,37 +106,15 @@ def _probe(model: str, ranks: int | None, quick: bool) -> "ProbeResult | None":
 
 def _check_files(output: Path | None, plot: Path | None) -> None:
     """Before two minutes of measuring, not after them."""
-    for path in (output, plot):
-        if path is not None:
-            if path.is_dir():
-                raise Mistake(f"{path} is a directory, not a file.")
-            _write(path, None)
+    for path in filter(None, (output, plot)):
+        if path.is_dir():
+            raise Mistake(f"{path} is a directory, not a file.")
+        try:
+            with TemporaryFile(dir=path.parent):
+                pass
+        except OSError as error:
+            raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
     if output is not None and output.suffix not in (".yaml", ".yml", ".json"):
         raise Mistake(f"A cluster file ends in .yaml or .json, unlike {output}; the nearest: {output.name}.yaml.")
     if plot is not None:
         require_package("plotly", "--plot", "report")
-
-
-def _write(path: Path, write: Any) -> None:
-    """Under another name first, so that no partial file is ever seen. `write` None: only check that it is possible."""
-    part = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        if write is None:
-            part.touch()
-            part.unlink()
-        else:
-            write(part)
-            part.replace(path)
-    except OSError as error:
-        raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
-
-
-def _show(measured: "ProbeResult", cluster: Cluster, output: Path | None, json: bool) -> None:
-    from trimaran.cli.probe_tables import print_measured
-
-    if json:
-        print_json({"measured": measured.to_dict(), "cluster": cluster.to_dict()})
-        return
-    print_measured(measured, cluster)
-    if output is not None:
-        print(f"Written to {output}; use it with --on {output}.")

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.show import JsonOption, cell, print_json, print_table
 from trimaran.spec import Cluster
 from trimaran.spec.files import load_cluster
 
@@ -31,7 +31,7 @@ COUNTS = ("device.units", "nodes", "devices_per_node")  # neither better nor wor
 def compare(
     before: Annotated[str, typer.Argument(help="A cluster file or a preset's name.")],
     after: Annotated[str, typer.Argument(help="The one to compare with it.")],
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the figures of two clusters side by side with their ratio, coloured where they differ by more than 5 %.
 
@@ -43,7 +43,8 @@ def compare(
         print_json({name: _record(old.get(name), new.get(name)) for name in names})
         return
     rows = [
-        (name, _cell(old.get(name)), _cell(new.get(name)), _ratio(name, old.get(name), new.get(name))) for name in names
+        (name, cell(old.get(name), ".4g"), cell(new.get(name), ".4g"), _ratio(name, old.get(name), new.get(name)))
+        for name in names
     ]
     print_table("Clusters", ("", before, after, "ratio"), rows)
 
@@ -65,10 +66,6 @@ def _figures(cluster: Cluster) -> dict[str, float]:
 
 def _record(old: float | None, new: float | None) -> dict[str, Any]:
     return {"before": old, "after": new, "ratio": new / old if old and new is not None else None}
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 def _ratio(name: str, old: float | None, new: float | None) -> str:

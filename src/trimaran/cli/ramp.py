@@ -1,6 +1,5 @@
 """trimaran ramp: which nodes and layouts for a batch ramp-up, when to switch, and what schedules by hand lose."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -8,8 +7,8 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from trimaran.cli.plan import FixOption, JsonOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
-from trimaran.cli.show import print_json, print_table
+from trimaran.cli.options import FixOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
+from trimaran.cli.show import JsonOption, print_json, print_table
 from trimaran.planner.question import Question
 from trimaran.planner.ramp import Phase
 from trimaran.planner.ramp_plan import RampPlan, plan_ramp
@@ -53,9 +52,8 @@ def ramp(
 
 def _progress(run: Sequence[Phase]) -> Iterable[Phase]:
     """A progress bar on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        return run
-    return track(run, "Batches of the ramp-up", console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return track(run, "Batches of the ramp-up", console=console, transient=True, disable=not console.is_terminal)
 
 
 def _print(planned: RampPlan) -> None:

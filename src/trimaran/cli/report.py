@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from trimaran.cli.importing import LedgerOption
+from trimaran.cli.options import LedgerOption
 from trimaran.cli.show import print_json
 from trimaran.ledger.results import parse_filter
 from trimaran.ledger.store import Ledger, ledger_path

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.importing import LedgerOption
+from trimaran.cli.options import LedgerOption
 from trimaran.cli.show import json_text, table_text
 from trimaran.ledger.results import NOTES_HEADER, SHORT, Results, notes_row, parse_filter, ranking, seconds_text, to_csv
 from trimaran.ledger.results import markdown as to_markdown

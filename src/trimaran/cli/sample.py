@@ -10,7 +10,7 @@ import typer
 
 from trimaran.cli.data import tokenizer_from_options
 from trimaran.cli.progress import copying
-from trimaran.cli.show import print_json
+from trimaran.cli.show import JsonOption, print_json
 from trimaran.cli.weights import need_safetensors
 from trimaran.data.tokenizer import Bytes, Tokenizer, find_tokenizer
 from trimaran.spec import Job, Mistake
@@ -32,7 +32,7 @@ def sample(
     count: Annotated[int, typer.Option(min=1, help="How many texts.")] = 1,
     tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json, where none is found.")] = None,
     bytes_: Annotated[bool, typer.Option("--bytes", help="Bytes are the tokens.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Continue a text with a model, on the CPU. The tokenizer is that of the data it was trained on.
 

@@ -5,16 +5,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from trimaran.cli.plan import (
-    FixOption,
-    JsonOption,
-    NodesOption,
-    OnOption,
-    OptimizerOption,
-    PrecisionOption,
-    TrainerOption,
-)
-from trimaran.cli.show import console, print_json, table
+from trimaran.cli.options import FixOption, NodesOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
+from trimaran.cli.show import JsonOption, console, print_json, table
 from trimaran.cost.identify import label_parameters
 from trimaran.planner.question import Question
 from trimaran.planner.shapes import RankedShape, rank_shapes, shapes_of_size

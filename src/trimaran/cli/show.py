@@ -3,12 +3,14 @@
 import io
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 PIPE_WIDTH = 240  # of output to a file or pipe: wide enough that no cell wraps
 
 
@@ -37,6 +39,11 @@ def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
     text = io.StringIO()
     Console(file=text, width=shown.width, force_terminal=shown.is_terminal).print(table(title, header, rows, left))
     return text.getvalue()
+
+
+def cell(value: float | None, form: str) -> str:
+    """Empty where nothing is known."""
+    return "" if value is None else format(value, form)
 
 
 def json_text(value: Any) -> str:

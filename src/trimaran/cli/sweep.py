@@ -16,6 +16,7 @@ from trimaran.lab.view import SweepView
 from trimaran.ledger.store import Ledger, ledger_path
 from trimaran.planner.plan import make_plan
 from trimaran.planner.question import Question
+from trimaran.processes.exit_codes import INTERRUPTED
 from trimaran.spec import Mistake, Sweep
 from trimaran.spec.files import load_sweep
 from trimaran.spec.settings import apply_settings
@@ -77,13 +78,10 @@ def sweep(
     with exclusive(where), Ledger.open(ledger_path(ledger)) as store:
         attempts = attempts_of(started.name, where.resolve(), started.candidates, store)
         harness = Harness(started.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
-        console = Console(stderr=json, soft_wrap=True)
-        console.print(
-            f"{started.name}: {len(started.candidates)} trials in {where}, {len(harness.done)} done"
-            + (f"; {len(refused)} combinations are impossible, such as {refused[0].label}" if refused else ""),
-            markup=False,
-            highlight=False,
-        )
+        console = Console(stderr=json, soft_wrap=True, markup=False, highlight=False)
+        impossible = f"; {len(refused)} combinations are impossible, such as {refused[0].label}" if refused else ""
+        counts = f"{len(started.candidates)} trials in {where}, {len(harness.done)} done"
+        console.print(f"{started.name}: {counts}{impossible}")
         with SweepView(len(started.candidates), console) as view:
             harness.run(view)
     _conclude(harness, console, json)
@@ -133,15 +131,11 @@ def _conclude(harness: Harness, console: Console, json: bool) -> None:
         print(to_json.dumps(summary))
     else:
         statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        console.print(
-            f"{harness.why_ended} {statuses}; {len(harness.waiting)} not tried.", highlight=False, markup=False
-        )
+        console.print(f"{harness.why_ended} {statuses}; {len(harness.waiting)} not tried.")
         if best is not None and best.outcome is not None and best.outcome.seconds is not None:
             console.print(
                 f"Best: {best.candidate.label}: {best.outcome.seconds:.4g} s per iteration, predicted"
-                f" {best.candidate.seconds:.3g}; its job is {best.folder / 'job.yaml'}",
-                highlight=False,
-                markup=False,
+                f" {best.candidate.seconds:.3g}; its job is {best.folder / 'job.yaml'}"
             )
     if harness.why_ended == STOPPED:
-        raise typer.Exit(5)
+        raise typer.Exit(INTERRUPTED)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from trimaran.cli.progress import copying
-from trimaran.cli.show import print_json
+from trimaran.cli.show import JsonOption, print_json
 from trimaran.cost.parameters import total_parameters
 from trimaran.data.tokenizer import find_tokenizer
 from trimaran.processes.command import need_torch
@@ -31,7 +31,7 @@ def export(
     to: Annotated[Literal["hf"], typer.Option("--to", help="The format: hf, Hugging Face's.")] = "hf",
     dtype: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="Data type of the weights.")] = "fp32",
     shard_gib: Annotated[float, typer.Option(min=1e-6, help="Largest size of a file, GiB.")] = 5.0,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Write a checkpoint as safetensors and config.json for transformers: GPT-2, BLOOM or Llama. Logits are the same.
 
@@ -69,7 +69,7 @@ def import_(
     data: Annotated[
         str | None, typer.Option(help="PREFIX of prepared data to train on; synthetic data otherwise.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Make a checkpoint and a job of a GPT-2, BLOOM or Llama in Hugging Face's format, to continue training.
 
