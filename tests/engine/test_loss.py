@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
 from trimaran.engine.model.init_weights import init_tensor_
-from trimaran.engine.model.loss import linear_cross_entropy
+from trimaran.engine.model.loss import LinearCrossEntropy
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Layout, Model, own_engine
@@ -102,7 +102,7 @@ def engine(given: Case, scale: float, axis: TensorAxis = SINGLE) -> tuple[Tensor
     """Loss and gradients by the engine; on a tensor rank of its shard of the weight, and its partial sum of x's."""
     x = given.x.clone().requires_grad_()
     matrix = given.matrix.tensor_split(axis.size)[axis.rank].clone().requires_grad_()
-    loss = linear_cross_entropy(x, matrix, given.targets, given.weights, given.vocab, axis)
+    loss = LinearCrossEntropy.apply(x, matrix, given.targets, given.weights, given.vocab, axis)
     (loss * scale).backward()
     return loss.detach(), x.grad, matrix.grad
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.engine.conversions import from_hf
 from tests.engine.stages import random_tokens, random_weights, whole_stage
 from trimaran.engine.hugging_face.families import family_of
-from trimaran.engine.hugging_face.family import from_hf
 from trimaran.spec import Model
 from trimaran.spec.tensors import VOCABULARY
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.engine.checkpoints import FAMILIES, logits_of, random_checkpoint, resumed, save_after_a_step
+from tests.engine.conversions import from_hf, to_hf
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
@@ -24,7 +25,6 @@ from trimaran.data.source import source_of
 from trimaran.engine.checkpoint.reader import SavedCheckpoint, full_shapes
 from trimaran.engine.hugging_face.exporting import HfExport, export
 from trimaran.engine.hugging_face.families import family_of
-from trimaran.engine.hugging_face.family import from_hf, to_hf
 from trimaran.engine.hugging_face.folder import HfFolder
 from trimaran.engine.hugging_face.importing import import_
 from trimaran.engine.loop.batches import batch

@@ -4,14 +4,21 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from trimaran.cost.columns import columns_of
+from trimaran.cost.memory import GIB
+from trimaran.cost.parameters import total_parameters
+from trimaran.cost.predict import interval, predict
+from trimaran.data.source import check_data
 from trimaran.processes.command import SettingsOption, need_torch
-
-if TYPE_CHECKING:
-    from trimaran.spec import Job
+from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
+from trimaran.spec import Job, Mistake, presets
+from trimaran.spec.files import load_job
+from trimaran.spec.mistake import require_package
+from trimaran.spec.settings import apply_settings
 
 
 def train(
@@ -36,13 +43,6 @@ def train(
 
     Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
     """
-    from trimaran.data.source import check_data
-    from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
-    from trimaran.spec import Mistake
-    from trimaran.spec.files import load_job
-    from trimaran.spec.mistake import require_package
-    from trimaran.spec.settings import apply_settings
-
     try:
         changes = [*(settings or []), *([f"steps={steps}"] if steps is not None else [])]
         job_to_run = apply_settings(load_job(job), changes)
@@ -69,10 +69,8 @@ def train(
     raise typer.Exit(code)
 
 
-def check_devices(job: "Job") -> None:
+def check_devices(job: Job) -> None:
     """That this machine has the job's devices. Memory is checked with the prediction."""
-    from trimaran.spec import Mistake, presets
-
     if job.cluster.is_local_cpu:
         return
     device, machine = job.cluster.device, presets.cluster("here")
@@ -90,8 +88,6 @@ def check_devices(job: "Job") -> None:
 
 def check_writable(metrics: Path | None, *folders: Path | str | None) -> None:
     """Before hours of training, not after them."""
-    from trimaran.spec import Mistake
-
     try:
         if metrics is not None:
             metrics.open("a").close()
@@ -102,14 +98,8 @@ def check_writable(metrics: Path | None, *folders: Path | str | None) -> None:
         raise Mistake(f"{error.filename} cannot be written: {error.strerror}.") from None
 
 
-def print_prediction(job: "Job") -> None:
+def print_prediction(job: Job) -> None:
     """Print what is about to run, and what the cost model predicts for it."""
-    from trimaran.cost.columns import columns_of
-    from trimaran.cost.memory import GIB
-    from trimaran.cost.parameters import total_parameters
-    from trimaran.cost.predict import interval, predict
-    from trimaran.spec import Mistake
-
     columns, layout, device = columns_of([job]), job.layout, job.cluster.device
     predicted, range_ = predict(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
     stages = (predicted.memory.first, predicted.memory.last)
@@ -135,9 +125,7 @@ def print_prediction(job: "Job") -> None:
     )
 
 
-def need_our_trainer(job: "Job") -> None:
-    from trimaran.spec import Mistake
-
+def need_our_trainer(job: Job) -> None:
     if job.trainer.name != "trimaran":
         raise Mistake(
             f"The job {job.name} is for {job.trainer.name}, but the engine is our own trainer;"

@@ -39,6 +39,16 @@ class TrainState:
     loss_scale: dict[str, float] = field(default_factory=dict)
 
 
+def write_state(checkpoint: Path, state: TrainState, job: Job) -> None:
+    values = {"position": asdict(state), "job": job.model_dump(mode="json")}
+    (checkpoint / STATE).write_text(json.dumps(values, indent=1))
+
+
+def read_state(checkpoint: Path) -> tuple[TrainState, Job]:
+    values = json.loads((checkpoint / STATE).read_text())
+    return TrainState(**values["position"]), Job.from_json(json.dumps(values["job"]), trusted=True)
+
+
 def complete_checkpoints(folder: Path) -> list[Path]:
     """From the oldest to the newest."""
     complete = [path for path in folder.glob("step-*") if COMPLETE.fullmatch(path.name)]
@@ -85,8 +95,7 @@ class Checkpointer:
             for abandoned in self.folder.glob(".step-*.partial"):
                 shutil.rmtree(abandoned)
             partial.mkdir()
-            state = {"position": asdict(progress), "job": self.trainer.job.model_dump(mode="json")}
-            (partial / STATE).write_text(json.dumps(state, indent=1))
+            write_state(partial, progress, self.trainer.job)
         self._barrier()
         if final.exists():
             return
@@ -135,10 +144,16 @@ class Checkpointer:
         path = newest_checkpoint(self.folder) if self.folder is not None else None
         if path is None:
             return TrainState()
-        state = json.loads((path / STATE).read_text())
-        check_model(Job.from_json(json.dumps(state["job"]), trusted=True).model, self.trainer.job.model, path)
-        progress = TrainState(**state["position"])
-        load(self.trainer, path, progress.iteration - progress.skipped)
+        progress, job = read_state(path)
+        check_model(job.model, self.trainer.job.model, path)
+        optimizer = self.trainer.optimizer
+        create_moments(optimizer)
+        tensors, shards = local_tensors(self.trainer)
+        reader, planner = dcp.FileSystemReader(path), ShardLoadPlanner(shards)
+        with torch.no_grad():
+            dcp.load(tensors, storage_reader=reader, planner=planner, no_dist=self.single)
+        set_step_count(optimizer, progress.iteration - progress.skipped)
+        self.trainer.weights.sync_compute_weights()
         self.trainer.scaler.restore(progress.loss_scale)
         return progress
 
@@ -163,18 +178,3 @@ def local_tensors(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Shard]
             name = f"{kind}/{master.tensor.name}"
             tensors[name], shards[name] = tensor, shard
     return tensors, shards
-
-
-def load(trainer: Trainer, path: Path, steps: int) -> None:
-    """Weights and moments from a checkpoint after so many optimizer steps."""
-    create_moments(trainer.optimizer)
-    tensors, shards = local_tensors(trainer)
-    with torch.no_grad():
-        dcp.load(
-            tensors,
-            storage_reader=dcp.FileSystemReader(path),
-            planner=ShardLoadPlanner(shards),
-            no_dist=trainer.world.mesh is None,
-        )
-    set_step_count(trainer.optimizer, steps)
-    trainer.weights.sync_compute_weights()

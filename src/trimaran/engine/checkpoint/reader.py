@@ -1,29 +1,17 @@
 """Full weights of a checkpoint, one tensor at a time, in one process: for export and sampling."""
 
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from trimaran.engine.checkpoint.checkpointer import STATE, newest_checkpoint
-from trimaran.spec import Job, Layout, Mistake, Model
+from trimaran.engine.checkpoint.checkpointer import STATE, newest_checkpoint, read_state
+from trimaran.spec import Layout, Mistake, Model
 from trimaran.spec.tensors import VOCABULARY, stage_tensors
-
-
-class WeightSource(Protocol):
-    """Weights that can be read by our names, from a checkpoint of ours or a Hugging Face folder."""
-
-    path: Path
-    model: Model
-
-    def read(self, name: str) -> Tensor:
-        """The full tensor in fp32, the vocabulary without padding."""
 
 
 def full_shapes(model: Model) -> dict[str, tuple[int, ...]]:
@@ -38,15 +26,14 @@ class SavedCheckpoint:
     def __init__(self, folder: Path) -> None:
         self.path = checkpoint_in(folder)
         try:
-            state = json.loads((self.path / STATE).read_text())
-            self.iteration = int(state["position"]["iteration"])
-            self.job = Job.from_json(json.dumps(state["job"]), trusted=True)
+            state, self.job = read_state(self.path)
         except (OSError, ValueError, KeyError, TypeError):
             raise Mistake(f"{self.path / STATE} does not say what was saved; is {self.path} damaged?") from None
-        self.model = self.job.model
+        self.iteration, self.model = state.iteration, self.job.model
         self.shapes = full_shapes(self.model)
 
     def read(self, name: str) -> Tensor:
+        """The full tensor in fp32, the vocabulary without padding."""
         key = f"weights/{name}"
         tensors = {key: torch.empty(self.shapes[name])}
         try:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -13,14 +13,12 @@ from torch import Tensor
 
 from trimaran import __version__
 from trimaran.data.tokenizer import TOKENIZER_FILE, HuggingFace, Tokenizer
-from trimaran.engine.checkpoint.atomic_folder import atomic_folder, check_absent
+from trimaran.engine.checkpoint.atomic_folder import atomic_folder
 from trimaran.engine.checkpoint.reader import SavedCheckpoint
 from trimaran.engine.hugging_face.families import family_of
 from trimaran.engine.hugging_face.family import TensorMapping
-from trimaran.engine.hugging_face.folder import CONFIG, INDEX, WEIGHTS
+from trimaran.engine.hugging_face.folder import CONFIG, INDEX, WEIGHTS, OnProgress
 from trimaran.engine.parallel.zero import COMPUTE_DTYPE
-
-OnProgress = Callable[[int, int], None]  # bytes done, bytes in total
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,6 @@ def export(
     """`file_bytes`: the largest size of a file with more than one tensor."""
     model, torch_dtype = saved.model, COMPUTE_DTYPE[dtype]
     family = family_of(model)
-    check_absent(out)
     sizes = {name: prod(shape) * torch_dtype.itemsize for name, shape in saved.shapes.items()}
     groups = split_into_files(family.mappings(model), sizes, file_bytes)
     count = len(groups)

@@ -142,19 +142,3 @@ class Family:
         if name not in self.absent:
             raise Mistake(f"{what} has no {self.keys[name][0]}, so the shape of this {self.name} is not known.")
         return self.absent[name]
-
-
-def to_hf(family: Family, model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: tensor
-        for mapping in family.mappings(model)
-        for name, tensor in zip(mapping.hf_names, mapping.conversion.to_hf(tensors[mapping.name]), strict=True)
-    }
-
-
-def from_hf(family: Family, model: Model, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the padding of the vocabulary."""
-    return {
-        mapping.name: mapping.conversion.from_hf([tensors[name] for name in mapping.hf_names])
-        for mapping in family.mappings(model)
-    }

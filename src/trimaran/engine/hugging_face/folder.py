@@ -1,6 +1,7 @@
 """A folder of `transformers`: config.json and safetensors, read as weights of ours."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ DTYPES = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 # Constants that older versions of the library saved beside the weights.
 CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 
+OnProgress = Callable[[int, int], None]  # bytes done, bytes in total
+
 
 def is_hf_folder(path: Path) -> bool:
     return (path / CONFIG).is_file()
@@ -38,16 +41,16 @@ class HfFolder:
         self.family = family_of_config(config, str(path / CONFIG))
         self.model = self.family.model(config, path.resolve().name, str(path / CONFIG))
         self.mappings = {mapping.name: mapping for mapping in self.family.mappings(self.model)}
+        # The name in the file, and the open file, by full name.
         self.files = {self._full_name(name): (name, file) for name, file in _open_tensors(path).items()}
         self._check()
 
     def read(self, name: str) -> Tensor:
+        """The full tensor in fp32."""
         mapping = self.mappings[name]
-        parts = [self._file(each).get_tensor(self.files[each][0]) for each in mapping.hf_names]
+        stored = [self.files[each] for each in mapping.hf_names]
+        parts = [file.get_tensor(own_name) for own_name, file in stored]
         return mapping.conversion.from_hf(parts).to(torch.float32).contiguous()
-
-    def _file(self, name: str) -> Any:
-        return self.files[name][1]
 
     def _full_name(self, name: str) -> str:
         """Files of the base model lack the prefix that all names but the head's have."""
@@ -70,7 +73,8 @@ class HfFolder:
     def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self.files:
             raise Mistake(f"{self.path} lacks {name}, which a {self.family.name} with its {CONFIG} has.")
-        stored = self._file(name).get_slice(self.files[name][0])
+        own_name, file = self.files[name]
+        stored = file.get_slice(own_name)
         if tuple(stored.get_shape()) != shape:
             raise Mistake(
                 f"In {self.path} {name} has the shape {tuple(stored.get_shape())}, but by {CONFIG} it is {shape}."

@@ -1,9 +1,6 @@
 """Writes a folder of `transformers` as a checkpoint before its first step, and a job that resumes from it."""
 
-import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict
 from math import prod
 from pathlib import Path
 
@@ -15,11 +12,11 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from trimaran.data.source import check_data
 from trimaran.data.tokenizer import TOKENIZER_FILE
-from trimaran.engine.checkpoint.atomic_folder import atomic_folder, check_absent
-from trimaran.engine.checkpoint.checkpointer import STATE, TrainState
+from trimaran.engine.checkpoint.atomic_folder import atomic_folder
+from trimaran.engine.checkpoint.checkpointer import TrainState, write_state
 from trimaran.engine.checkpoint.reader import full_shapes, single_process
 from trimaran.engine.checkpoint.sharded_tensors import Shard, ShardSavePlanner
-from trimaran.engine.hugging_face.folder import HfFolder
+from trimaran.engine.hugging_face.folder import HfFolder, OnProgress
 from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Job, presets
 from trimaran.spec.files import load_job
@@ -28,21 +25,20 @@ JOB = "job.yaml"
 BATCH = 8
 STEPS = 100
 
-OnProgress = Callable[[int, int], None]  # bytes done, bytes in total
-
 
 def import_(source: Path, out: Path, data: str | None, on_progress: OnProgress) -> Job:
     folder = HfFolder(source)
-    check_absent(out)
     with atomic_folder(out) as partial:
         (partial / JOB).write_text(job_text(folder, out.resolve(), data), "utf-8")
         job = load_job(partial / JOB)
         check_data(job)
         step = partial / "step-00000000"
         step.mkdir()
-        state = {"position": asdict(TrainState()), "job": job.model_dump(mode="json")}
-        (step / STATE).write_text(json.dumps(state, indent=1))
-        save(folder, step, on_progress)
+        write_state(step, TrainState(), job)
+        # A file for each tensor: DCP keeps everything of a file in memory until it is written.
+        writer = dcp.FileSystemWriter(step, single_file_per_rank=False, sync_files=False)
+        with single_process():
+            dcp.save({}, storage_writer=writer, planner=StreamingSavePlanner(folder, on_progress), no_dist=True)
         if (source / TOKENIZER_FILE).is_file():
             shutil.copyfile(source / TOKENIZER_FILE, partial / TOKENIZER_FILE)
     return job
@@ -68,13 +64,6 @@ def job_text(folder: HfFolder, out: Path, data: str | None) -> str:
         "steps": STEPS,
     }
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
-
-
-def save(folder: HfFolder, step: Path, on_progress: OnProgress) -> None:
-    """A file for each tensor: DCP keeps everything of a file in memory until it is written."""
-    writer = dcp.FileSystemWriter(step, single_file_per_rank=False, sync_files=False)
-    with single_process():
-        dcp.save({}, storage_writer=writer, planner=StreamingSavePlanner(folder, on_progress), no_dist=True)
 
 
 class StreamingSavePlanner(ShardSavePlanner):

@@ -57,13 +57,12 @@ def positions(documents: Ints) -> Ints:
 
 def prefixes(job: Job, documents: Ints, numbers: range) -> Ints:
     """1 where a token belongs to the prefix of its row or document, whose length is drawn by seed and sample."""
-    mask = np.zeros_like(documents)
+    if job.data.prefix == "row":
+        documents = np.zeros_like(documents)
+    places, mask = positions(documents), np.zeros_like(documents)
     for row, number in enumerate(numbers):
         stream = np.random.Generator(np.random.Philox(key=[job.seed, number], counter=[0, 0, 0, 1]))
-        of_row = job.data.prefix == "row"
-        whole = np.zeros_like(documents[row]) if of_row else documents[row]
-        lengths = np.bincount(whole)
+        lengths = np.bincount(documents[row])
         cut = (stream.random(len(lengths)) * lengths).astype(np.int64)
-        position = np.arange(len(whole)) - np.searchsorted(whole, whole)
-        mask[row] = position < cut[whole]
+        mask[row] = places[row] < cut[documents[row]]
     return mask

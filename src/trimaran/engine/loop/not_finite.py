@@ -5,8 +5,8 @@ By every rank, before anything was updated, so that the step can be repeated fro
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,28 +67,17 @@ def first_not_finite(trainer: Trainer, batch: dict[str, Tensor]) -> str | None:
     """The first module of this rank's stages, in the order of execution, whose output is not finite."""
     names: list[str] = []
 
-    def check(name: str, output: Any) -> None:
+    def check(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.is_floating_point() and not bool(output.isfinite().all()):
             names.append(name)
 
     whole = batch | {"token_weights": trainer.normalize_token_weights(batch["token_weights"])}
-    # Forward hooks do not run inside compiled layers.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), forward_hooks(trainer.weights.modules, check):
-        for micro_batch in micro_batches(whole, trainer.job.layout.micro_batch):
-            forward(trainer, micro_batch)
+    with ExitStack() as hooks:
+        for stage in trainer.weights.modules:
+            for name, module in stage.named_modules():
+                hooks.enter_context(module.register_forward_hook(partial(check, name or "loss")))
+        # Forward hooks do not run inside compiled layers.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            for micro_batch in micro_batches(whole, trainer.job.layout.micro_batch):
+                forward(trainer, micro_batch)
     return names[0] if names else None
-
-
-@contextmanager
-def forward_hooks(stages: list[Any], check: Callable[[str, Any], None]) -> Iterator[None]:
-    def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        return lambda _module, _inputs, output: check(name, output)
-
-    hooks = [
-        module.register_forward_hook(hook(name or "loss")) for stage in stages for name, module in stage.named_modules()
-    ]
-    try:
-        yield
-    finally:
-        for handle in hooks:
-            handle.remove()

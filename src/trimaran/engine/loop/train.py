@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,8 @@ from trimaran.engine.kernels.fp8 import check_fp8_support
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
 from trimaran.engine.loop.not_finite import report_not_finite
-from trimaran.engine.metrics.reporter import MetricsReporter, PendingStep, open_reporter, record_time
+from trimaran.engine.metrics.reporter import MetricsReporter, PendingStep, record_time
+from trimaran.engine.metrics.sinks import open_sinks
 from trimaran.engine.parallel.world import init_world
 from trimaran.engine.trainer import Requests, Trainer
 from trimaran.processes import heartbeat as phases
@@ -62,10 +63,13 @@ def train(job: Job, options: TrainOptions, rank: Rank) -> int:
     trainer = Trainer(job, world, skip_not_finite=options.stop_on_nan)
     checkpointer = Checkpointer(trainer)
     state = checkpointer.resume()
-    with stop_signals() as stop, open_reporter(job, world, state, options.metrics, options.tensorboard) as reporter:
-        code = train_loop(trainer, checkpointer, stop, reporter, heartbeat, options.stop_on_nan)
+    is_last_rank = world.rank == world.size - 1  # which reports, as in Megatron
+    with stop_signals() as stop:
+        sinks = open_sinks(job, options.metrics, options.tensorboard, state.iteration > 0) if is_last_rank else []
+        with closing(MetricsReporter(job, world, state, sinks)) as reporter:
+            code = train_loop(trainer, checkpointer, stop, reporter, heartbeat, options.stop_on_nan)
     iteration = reporter.state.iteration
-    if code == INTERRUPTED and world.rank == world.size - 1:
+    if code == INTERRUPTED and is_last_rank:
         saved = f", saved in {job.saving.folder}" if job.saving.folder else ""
         print(f"trimaran: interrupted after iteration {iteration} of {job.steps}{saved}.", file=sys.stderr)
     heartbeat.beat(END_PHASES[code], iteration)

@@ -44,7 +44,9 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
         update={"batch": job.batch.replace(size=count * job.layout.dp * job.layout.micro_batch, ramp=None)}
     )
     if job.optimizer == "adam-8bit":
-        create_8bit_tables()
+        # torchao caches its quantization tables for the process. With fake tensors they would have no values, so a
+        # real tensor is quantized first.
+        create_moments(adamw_8bit([nn.Parameter(torch.zeros(LEAST_8BIT))]))
     with fake_world(short_job, rank) as world:
         weights = build_weights(short_job, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -57,12 +59,6 @@ def rank_memory(job: Job, rank: int, progress: Callable[[float], None] = lambda 
     more = parts["inputs"] * (job.micro_batches - count) // count
     parts["inputs"] += more
     return RankMemory(rank, tracker.peak + more, parts, {part: tracker.own_peaks[part] for part in PARTS}, count)
-
-
-def create_8bit_tables() -> None:
-    """torchao caches its quantization tables for the process. With fake tensors they would have no values, so a real
-    tensor is quantized first."""
-    create_moments(adamw_8bit([nn.Parameter(torch.zeros(LEAST_8BIT))]))
 
 
 def enough_micro_batches(job: Job) -> int:

@@ -7,6 +7,7 @@ it until nothing refers to it. FSDP2 resizes storages in place, which is tracked
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -17,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 OTHER, WORKING = "other", "working"
 
 
+@dataclass(slots=True)
 class LiveStorage:
-    __slots__ = ("key", "part", "reference", "size")
-
-    def __init__(self, key: int, size: int, part: str) -> None:
-        self.key, self.size, self.part = key, size, part
-        self.reference: Any = None  # weak: its callback says when the storage is freed
+    key: int
+    size: int
+    part: str
+    reference: Any = None  # weak: its callback says when the storage is freed
 
 
 class Tracker(TorchDispatchMode):

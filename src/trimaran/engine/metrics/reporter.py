@@ -3,22 +3,19 @@ writes them to its sinks."""
 
 import math
 import resource
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trimaran.cost.flops import FORMULAS, TrainingStep
 from trimaran.cost.memory import GIB
 from trimaran.engine.checkpoint.checkpointer import TrainState
-from trimaran.engine.metrics.log_lines import StepMetrics, tflops
-from trimaran.engine.metrics.sinks import ConsoleSink, JsonLinesSink, MetricSink, TensorBoardSink
+from trimaran.engine.metrics.sinks import MetricSink, StepMetrics
 from trimaran.engine.metrics.spikes import SpikeDetector
 from trimaran.engine.parallel.world import World
 from trimaran.engine.trainer import Requests, StepResult
@@ -104,6 +101,10 @@ class MetricsReporter:
         for sink in self.sinks:
             sink.write_validation(self.state.iteration, loss)
 
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
     def _metrics(self, step: PendingStep, loss: float, norm: float, seconds: float) -> StepMetrics:
         tokens = self.job.model.seq_len
         if self.reported > 1:  # the first is slower than all others
@@ -131,22 +132,9 @@ class MetricsReporter:
         )
 
 
-@contextmanager
-def open_reporter(
-    job: Job, world: World, state: TrainState, metrics: Path | None = None, tensorboard: Path | None = None
-) -> Iterator[MetricsReporter]:
-    """A resumed run appends to its metrics."""
-    with ExitStack() as stack:
-        sinks: list[MetricSink] = []
-        if world.rank == world.size - 1:
-            sinks.append(ConsoleSink(job, sys.stdout))
-            if metrics is not None:
-                sinks.append(JsonLinesSink(metrics, resumed=state.iteration > 0))
-            if tensorboard is not None:
-                sinks.append(TensorBoardSink(tensorboard))
-        for sink in sinks:
-            stack.callback(sink.close)
-        yield MetricsReporter(job, world, state, sinks)
+def tflops(job: Job, batch: int, seconds: float) -> dict[str, float]:
+    step = TrainingStep(job.model, batch, job.layout.tp, job.layout.recompute)
+    return {name: float(flops(step)) / seconds / job.layout.devices / 1e12 for name, flops in FORMULAS.items()}
 
 
 def peak_memory_gib(world: World) -> list[float]:

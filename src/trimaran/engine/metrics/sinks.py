@@ -1,35 +1,45 @@
-"""Where the last rank's metrics go: the console, a file of JSON lines, TensorBoard."""
+"""StepMetrics, and where the last rank writes them: the console, a file of JSON lines, TensorBoard."""
 
 import json
 import math
 import os
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from trimaran.engine.metrics.log_lines import (
-    StepMetrics,
-    iteration_line,
-    memory_lines,
-    validation_line,
-)
 from trimaran.export.argument_dump import argument_lines
 from trimaran.spec import Job
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
 
-class MetricSink(Protocol):
-    def write(self, step: StepMetrics) -> None: ...
+@dataclass(frozen=True)
+class StepMetrics:
+    """One iteration; its fields are the keys of a line of `--metrics`."""
 
-    def write_validation(self, iteration: int, loss: float) -> None: ...
-
-    def close(self) -> None: ...
+    iteration: int
+    iterations: int
+    consumed_samples: int
+    consumed_tokens: int
+    batch: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    loss_scale: float
+    seconds: float
+    tokens_per_second: float
+    tflops: dict[str, float]  # per device, by named formula
+    peak_memory_gib: list[float]  # of each pipeline stage's fullest rank
+    skipped: int
+    nan: int
+    warm_up: bool
+    spike: bool  # the loss is far above the last ones
+    seconds_left: float  # to the last iteration, at the speed of the last ones
 
 
 class ConsoleSink:
@@ -86,6 +96,40 @@ class ConsoleSink:
             os.dup2(null, pipe)
 
 
+def iteration_line(step: StepMetrics, formula: str) -> str:
+    """As Megatron-DeepSpeed prints it at BigScience, so that what reads their logs reads ours."""
+    fields = [
+        f" iteration {step.iteration:8d}/{step.iterations:8d}",
+        f"consumed samples: {step.consumed_samples:12d}",
+        f"consumed tokens: {step.consumed_tokens:12d}",
+        f"elapsed time per iteration (s): {step.seconds:.2f}",
+        f"learning rate: {step.learning_rate:.3E}",
+        f"global batch size: {step.batch:5d}",
+        f"lm loss: {step.loss:.6E}",
+        f"loss scale: {step.loss_scale:.1f}",
+        f"grad norm: {step.grad_norm:.3f}",
+        f"number of skipped iterations: {step.skipped:3d}",
+        f"number of nan iterations: {step.nan:3d}",
+        f"samples per second: {step.batch / step.seconds:.3f}",
+        f"TFLOPs: {step.tflops[formula]:.2f}",
+        f"time left (s): {step.seconds_left:.0f}",
+    ]
+    return " | ".join(fields) + " |"
+
+
+def validation_line(iteration: int, loss: float) -> str:
+    perplexity = math.exp(min(20.0, loss))
+    return f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {perplexity:.6E} |"
+
+
+def memory_lines(iteration: int, peaks_gib: list[float], ranks_per_stage: int) -> list[str]:
+    """Megatron's memory report: one line per pipeline stage, with the number of the stage's first rank."""
+    return [
+        f"[Rank {stage * ranks_per_stage}] (after {iteration} iterations) memory (MB) | max reserved: {gib * 1024:.1f}"
+        for stage, gib in enumerate(peaks_gib)
+    ]
+
+
 class JsonLinesSink:
     """One object a line, flushed at once; NaN and infinity, which JSON does not have, are null."""
 
@@ -136,3 +180,16 @@ class TensorBoardSink:
     def write_validation(self, iteration: int, loss: float) -> None:
         self.writer.add_scalar("lm-loss-validation/lm loss", loss, iteration)
         self.writer.flush()
+
+
+MetricSink = ConsoleSink | JsonLinesSink | TensorBoardSink
+
+
+def open_sinks(job: Job, metrics: Path | None, tensorboard: Path | None, resumed: bool) -> list[MetricSink]:
+    """A resumed run appends to its metrics."""
+    sinks: list[MetricSink] = [ConsoleSink(job, sys.stdout)]
+    if metrics is not None:
+        sinks.append(JsonLinesSink(metrics, resumed))
+    if tensorboard is not None:
+        sinks.append(TensorBoardSink(tensorboard))
+    return sinks

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimaran.engine.checkpoint.reader import WeightSource
+from trimaran.engine.checkpoint.reader import SavedCheckpoint
+from trimaran.engine.hugging_face.folder import HfFolder
 from trimaran.engine.model.attention import Rotary, rotary_cos_sin
 from trimaran.engine.model.attention_mask import alibi_slopes
 from trimaran.engine.model.transformer import Block, Stage
@@ -22,7 +23,9 @@ class SamplingOptions:
     top_k: int = 50  # 0: all
 
 
-def load_model(source: WeightSource, progress: Callable[[int, int], None] = lambda done, total: None) -> Stage:
+def load_model(
+    source: SavedCheckpoint | HfFolder, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Stage:
     """In fp32, tensor by tensor. Rows that pad the vocabulary stay empty and are never read."""
     model = source.model
     with torch.device("meta"):
@@ -53,20 +56,17 @@ def generate(
     """Endless, unless the token `end` comes. At the model's sequence length the older half of the text is dropped."""
     longest = stage.model.seq_len
     context = list(prompt[-longest:])
-    decoder = CachedDecoder(stage)
-    logits = decoder.decode(context)
+    decoder, new = CachedDecoder(stage), context
     while True:
-        token = sample_token(logits, options, generator)
+        token = sample_token(decoder.decode(new), options, generator)
         yield token
         if token == end:
             return
         context.append(token)
+        new = [token]
         if len(context) > longest:
             context = context[-(longest + 1) // 2 :]
-            decoder = CachedDecoder(stage)
-            logits = decoder.decode(context)
-        else:
-            logits = decoder.decode([token])
+            decoder, new = CachedDecoder(stage), context
 
 
 def sample_token(logits: Tensor, options: SamplingOptions, generator: torch.Generator) -> int:

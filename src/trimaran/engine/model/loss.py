@@ -16,18 +16,13 @@ from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec.own_engine import loss_chunk_tokens
 
 
-def linear_cross_entropy(
-    x: Tensor, weight: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis
-) -> Tensor:
+class LinearCrossEntropy(torch.autograd.Function):
     """Sum over tokens of token_weights x cross entropy of (x @ weight.T), in fp32.
 
     x: [tokens, hidden], the same on every rank. weight: this rank's rows of the padded vocabulary; rows at or above
     `vocab` are padding and are masked out, so the loss does not depend on how much of it there is.
     """
-    return LinearCrossEntropy.apply(x, weight, targets, token_weights, vocab, axis)
 
-
-class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, token_weights: Tensor, vocab: int, axis: TensorAxis

@@ -13,17 +13,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trimaran.engine.kernels.fused_add_norm import WIDEST, fused_add_norm
-from trimaran.engine.kernels.mkl_warmup import warm_up_mkl
 from trimaran.engine.model.attention import Attention, Rotary, rotary_cos_sin
 from trimaran.engine.model.attention_mask import attention_mask
-from trimaran.engine.model.loss import linear_cross_entropy
+from trimaran.engine.model.loss import LinearCrossEntropy
 from trimaran.engine.model.mlp import MLP
 from trimaran.engine.model.norm import build_norm
 from trimaran.engine.parallel.tensor_parallel import TensorAxis, enter_tp, exit_tp
 from trimaran.spec import Model
 from trimaran.spec.trainer import Recompute
 
-warm_up_mkl()  # before anything is computed
+# MKL chooses its kernel for a function at the first call, and not thread-safely (PyTorch's issue 188792, until MKL
+# 2025): a first call by several threads may give one thread's results to three digits only. Seen here as the first loss
+# of a process, 2.4e-6 too high in four of 450. So each function that the engine calls on whole tensors is called on a
+# single element first.
+for function in (torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos):
+    for dtype in (torch.float32, torch.float64):
+        function(torch.ones(1, dtype=dtype))
 
 
 class Stage(nn.Module):
@@ -46,22 +51,15 @@ class Stage(nn.Module):
         self.embedding = Embedding(model, axis) if first else None
         self.layers = nn.ModuleDict({str(number): Block(model, axis, recompute, fp8) for number in layers})
         self.norm = build_norm(model) if last else None
-        self.head = Head(model, axis) if last and not (first and model.tied_embeddings) else None
+        # The output matrix is the embedding's, unless untied, or a tied copy because that is on another stage.
+        has_head = last and not (first and model.tied_embeddings)
+        self.head = nn.Linear(model.hidden, local_vocab_rows(model, axis), bias=False) if has_head else None
         self._masks: dict[Any, Tensor | None] = {}
 
-    def forward(
-        self,
-        x: Tensor,
-        tokens: Tensor,
-        targets: Tensor,
-        token_weights: Tensor,
-        documents: Tensor | None = None,
-        prefix: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, tokens: Tensor, targets: Tensor, token_weights: Tensor, **rest: Tensor) -> Tensor:
         """x: the activation from the previous stage (ignored on the first). The rest is the micro batch, [rows, seq]
         each, which every stage gets. Returns the activation for the next stage, or on the last the weighted loss."""
-        x = self.activations(x, tokens, documents, prefix, positions)
+        x = self.activations(x, tokens, **rest)
         return x if self.norm is None else self.loss(x, targets, token_weights)
 
     def activations(
@@ -101,10 +99,8 @@ class Stage(nn.Module):
         return enter_tp(x, self.axis) @ weight[:real].t()
 
     def loss(self, x: Tensor, targets: Tensor, token_weights: Tensor) -> Tensor:
-        x = enter_tp(x, self.axis)
-        return linear_cross_entropy(
-            x, self.output_weight, targets.flatten(), token_weights.flatten(), self.model.vocab, self.axis
-        )
+        x, targets, token_weights = enter_tp(x, self.axis), targets.flatten(), token_weights.flatten()
+        return LinearCrossEntropy.apply(x, self.output_weight, targets, token_weights, self.model.vocab, self.axis)
 
     @property
     def output_weight(self) -> Tensor:
@@ -118,7 +114,7 @@ class Embedding(nn.Module):
     def __init__(self, model: Model, axis: TensorAxis) -> None:
         super().__init__()
         self.axis = axis
-        self.word = nn.Parameter(torch.empty(axis.shard_size(model.vocab_rows(axis.size)), model.hidden))
+        self.word = nn.Parameter(torch.empty(local_vocab_rows(model, axis), model.hidden))
         learned = model.position == "learned"
         self.position = nn.Parameter(torch.empty(model.seq_len, model.hidden)) if learned else None
         self.norm = build_norm(model) if model.embedding_norm else None
@@ -141,12 +137,9 @@ class Embedding(nn.Module):
         return F.embedding(local.masked_fill(absent, 0), self.word).masked_fill(absent[:, None], 0.0)
 
 
-class Head(nn.Module):
-    """The output matrix, where it is not the embedding's: untied, or a tied copy because that is on another stage."""
-
-    def __init__(self, model: Model, axis: TensorAxis) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(axis.shard_size(model.vocab_rows(axis.size)), model.hidden))
+def local_vocab_rows(model: Model, axis: TensorAxis) -> int:
+    """Of this rank, padding included."""
+    return axis.shard_size(model.vocab_rows(axis.size))
 
 
 class Block(nn.Module):

@@ -24,24 +24,19 @@ SCHEDULES = {
     "interleaved": ScheduleInterleaved1F1B,
     "zero-bubble": ScheduleInterleavedZeroBubble,
 }
+META = torch.device("meta")
 SUPPORTS_ZERO_BUBBLE = Version(torch.__version__).release >= (2, 13)
 
 
 class LazyRecvBuffers(dict[int, Any]):
     """PyTorch allocates a receive buffer for every micro batch of a step: 30 GB for BLOOM's 128. Here each is a meta
-    tensor until `allocate`, when its data is about to be received."""
+    tensor, except from when its data is about to be received until it was used."""
 
     def __setitem__(self, micro_batch: int, infos: Any) -> None:
         super().__setitem__(micro_batch, infos)
-        self.release(micro_batch)
+        self.move(micro_batch, META)
 
-    def allocate(self, micro_batch: int, device: torch.device) -> None:
-        self._move(micro_batch, device)
-
-    def release(self, micro_batch: int) -> None:
-        self._move(micro_batch, torch.device("meta"))
-
-    def _move(self, micro_batch: int, device: torch.device) -> None:
+    def move(self, micro_batch: int, device: torch.device) -> None:
         for info in self[micro_batch]:
             buffer = getattr(info, "buffer", None)  # the first stage's tokens have none
             if buffer is not None and buffer.device.type != device.type:
@@ -59,19 +54,19 @@ class LazyBufferStage(PipelineStage):
         self.args_recv_info, self.grad_recv_info = LazyRecvBuffers(), LazyRecvBuffers()
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
-        self.args_recv_info.allocate(fwd_chunk_id, self.device)
+        self.args_recv_info.move(fwd_chunk_id, self.device)
         return super().get_fwd_recv_ops(fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
         if not self.is_last:
-            self.grad_recv_info.allocate(bwd_chunk_id, self.device)
+            self.grad_recv_info.move(bwd_chunk_id, self.device)
         return super().get_bwd_recv_ops(bwd_chunk_id)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-        self.args_recv_info.release(bwd_chunk_id)
+        self.args_recv_info.move(bwd_chunk_id, META)
         if not self.is_last:
-            self.grad_recv_info.release(bwd_chunk_id)
+            self.grad_recv_info.move(bwd_chunk_id, META)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)

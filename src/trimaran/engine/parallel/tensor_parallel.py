@@ -5,6 +5,7 @@ along the tokens. A column-parallel layer shards its outputs over the ranks, a r
 needs one collective on entry and one on exit (Megatron-LM, arXiv 1909.08053; sequence parallelism 2205.05198).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor
 # torch 2.13 renamed these two; 2.11 has only the old names.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+Collective = Callable[[Tensor, Any], Tensor]  # of a tensor, in a process group
 
 
 @dataclass(frozen=True)
@@ -54,68 +57,36 @@ def reduce_scatter(x: Tensor, group: Any) -> Tensor:
     return shard
 
 
-class CopyToTensorParallel(torch.autograd.Function):
-    """Identity forward, all-reduce backward."""
+def identity(x: Tensor, group: Any) -> Tensor:
+    return x.view_as(x)
+
+
+class TensorParallelCollective(torch.autograd.Function):
+    """One collective in the forward pass, its transpose in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return all_reduce(grad, ctx.group), None
-
-
-class ReduceFromTensorParallel(torch.autograd.Function):
-    """All-reduce forward, identity backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        return all_reduce(x, group)
+    def forward(ctx: Any, x: Tensor, forward: Collective, backward: Collective, group: Any) -> Tensor:
+        ctx.transpose, ctx.group = backward, group
+        return forward(x, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad, None
-
-
-class GatherFromSequenceParallel(torch.autograd.Function):
-    """All-gather forward, reduce-scatter backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return all_gather(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return reduce_scatter(grad, ctx.group), None
-
-
-class ReduceScatterToSequenceParallel(torch.autograd.Function):
-    """Reduce-scatter forward, all-gather backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return reduce_scatter(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return all_gather(grad, ctx.group), None
+        return ctx.transpose(grad, ctx.group), None, None, None
 
 
 def enter_tp(x: Tensor, axis: TensorAxis) -> Tensor:
-    """All tokens, for a computation that is sharded over the tensor ranks."""
+    """All tokens, for a computation that is sharded over the tensor ranks. Megatron-LM's copy to the tensor-parallel
+    region, or gather from the sequence-parallel one."""
     if axis.size == 1:
         return x
-    return (GatherFromSequenceParallel if axis.sequence_parallel else CopyToTensorParallel).apply(x, axis.group)
+    collectives = (all_gather, reduce_scatter) if axis.sequence_parallel else (identity, all_reduce)
+    return TensorParallelCollective.apply(x, *collectives, axis.group)
 
 
 def exit_tp(x: Tensor, axis: TensorAxis) -> Tensor:
-    """The sum of the ranks' partial results, replicated or sharded as activations are between layers."""
+    """The sum of the ranks' partial results, replicated or sharded as activations are between layers. Megatron-LM's
+    reduce from the tensor-parallel region, or reduce-scatter to the sequence-parallel one."""
     if axis.size == 1:
         return x
-    return (ReduceScatterToSequenceParallel if axis.sequence_parallel else ReduceFromTensorParallel).apply(
-        x, axis.group
-    )
+    collectives = (reduce_scatter, all_gather) if axis.sequence_parallel else (all_reduce, identity)
+    return TensorParallelCollective.apply(x, *collectives, axis.group)
