@@ -3,6 +3,7 @@
 import csv
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.cost.flops import FORMULAS, TrainingStep, tflops_per_device
-from trimaran.ledger.audit import Finding, audit, corrected
+from trimaran.ledger.audit import Finding, corrected
 from trimaran.ledger.published import published
 from trimaran.ledger.reading import Reading
 from trimaran.ledger.recognise import read_file
@@ -23,11 +24,15 @@ SHARED = ROOT.parent / "shared"
 KNOWN: dict[str, dict[str, Any]] = json.loads((ROOT / "tests" / "fixtures" / "corrections.json").read_text())
 
 
+def audit(trials: Sequence[Trial]) -> tuple[Finding, ...]:
+    return corrected(Reading(tuple(trials))).findings
+
+
 def corrections(reading: Reading, key: str = "label") -> dict[Any, dict[str, Any]]:
     """What is forced, by the rows' own label or line."""
     found: dict[Any, dict[str, Any]] = defaultdict(dict)
     names = {trial.id: getattr(trial.source, key) for trial in reading.trials}
-    for finding in audit(reading.trials, reading.remarks):
+    for finding in corrected(reading).findings:
         if finding.level == "impossible":
             found[names[finding.trial]].update(finding.corrections)
     return dict(found)
@@ -73,7 +78,7 @@ def finding(findings: list[Finding], check: str, where: str) -> Finding:
 
 
 def test_contradictions_without_a_forced_correction_are_named() -> None:
-    findings = audit(published().trials)
+    findings = corrected(published()).findings
     assert finding(findings, "memory", "s000-L305").level == "contradictory"
     assert "+26.5%" in finding(findings, "scaling", "s000-L447").message
     assert "-13.9%" in finding(findings, "scaling", "s001-L017").message
@@ -87,7 +92,7 @@ def test_contradictions_without_a_forced_correction_are_named() -> None:
 def test_one_liners_with_wrong_constants_are_recomputed() -> None:
     """58e9 x 4 x 2 x 2048 x 1024 / (256 s x 128 devices) = 29.70 TFLOPs, by hand."""
     reading = read_file(ROOT / "examples" / "notes" / "v100-tuneups.md")
-    findings = audit(reading.trials, reading.remarks)
+    findings = corrected(reading).findings
     found = [f for f in findings if f.check == "one-liner"]
     assert found[0].corrections == {"tflops": pytest.approx(29.70, abs=0.005)}
     assert "a sequence of 1024 instead of 2048" in found[0].message
@@ -206,7 +211,7 @@ def test_the_corrected_view_names_the_printed_trial_and_is_not_audited_again() -
     findings = audit([wrong])
     view = corrected(Reading((wrong, honest(150.0, mbs=2))))
     fixed, untouched = view.trials
-    assert (list(view.findings), view.corrections, untouched) == (findings, [fixed], honest(150.0, mbs=2))
+    assert (view.findings, view.corrections, untouched) == (findings, [fixed], honest(150.0, mbs=2))
     assert (fixed.corrects, fixed.corrections, fixed.setup.dp) == (wrong.id, {"dp": 8}, 8)
     assert fixed.id != wrong.id
     assert audit([wrong, fixed]) == findings

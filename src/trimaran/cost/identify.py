@@ -77,10 +77,12 @@ def printed_as(setup: Setup, seconds: float, tag: str) -> float | None:
     return None if flops is None or setup.devices is None else tflops_per_device(flops, seconds, setup.devices)
 
 
-def match_formulas(setup: Setup, seconds: float, tflops: float) -> list[FormulaMatch]:
-    """Every formula that can be computed, the nearest first; of equals, the plainest."""
+def match_formulas(
+    setup: Setup, seconds: float, tflops: float, tags: tuple[str, ...] = (*TAGS, "label-4", "label-3")
+) -> list[FormulaMatch]:
+    """Every formula of these that can be computed, the nearest first; of equals, the plainest."""
     found = []
-    for tag in (*TAGS, "label-4", "label-3"):
+    for tag in tags:
         value = printed_as(setup, seconds, tag)
         if value is not None:
             found.append(FormulaMatch(tag, value, value / tflops - 1))

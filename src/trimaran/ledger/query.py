@@ -61,14 +61,10 @@ def where_clause(where: Sequence[Filter]) -> str:
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
-def operands(where: Sequence[Filter]) -> list[Value]:
-    return [each.operand() for each in where]
-
-
 def order_clause(order: str, descending: bool, limit: int | None, where: Sequence[Filter]) -> str:
     """Unknown last; ties by id, so that the same query has the same answer everywhere."""
     column = column_list((order,))
     if where:
         column = f"+{column}"  # without an index, of which SQLite would read every entry to its end
     direction = f"{column} DESC" if descending else f"{column} IS NULL, {column}"  # NULL is SQLite's smallest
-    return f" ORDER BY {direction}, id" + ("" if limit is None else f" LIMIT {limit:d}")
+    return f" ORDER BY {direction}, id LIMIT {-1 if limit is None else limit:d}"  # -1: all

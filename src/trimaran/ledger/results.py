@@ -96,11 +96,13 @@ def markdown(found: Results) -> str:
     for trial in found.trials:
         cells = notes_row(trial)
         rows.append([f"**{cell}**" if cell and trial.id in found.best else cell for cell in cells])
-    widths = [max(len(row[i]) for row in (NOTES_HEADER, *rows)) for i in range(len(NOTES_HEADER))]
-    lines = [_line([name.rjust(width) for name, width in zip(NOTES_HEADER, widths, strict=True)])]
-    lines.append(_line(["-" * (width - 1) + ":" for width in widths]))
-    lines += [_line([cell.rjust(width) for cell, width in zip(row, widths, strict=True)]) for row in rows]
-    return "\n".join(lines) + "\n"
+    widths = [max(len(cell) for cell in column) for column in zip(NOTES_HEADER, *rows, strict=True)]
+    rule = ["-" * (width - 1) + ":" for width in widths]
+    text = ""
+    for line in (NOTES_HEADER, rule, *rows):
+        padded = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        text += f"| {' | '.join(padded)} |\n"
+    return text
 
 
 def to_csv(found: Results) -> str:
@@ -128,7 +130,3 @@ def to_csv(found: Results) -> str:
 
 def _plain(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

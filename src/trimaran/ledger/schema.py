@@ -102,14 +102,9 @@ def row(trial: Trial) -> tuple[Any, ...]:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing. Takes the write lock at once, so that what is read inside cannot change before it is written."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits, or rolls back what SQLite has not: after some errors, a full disk for one, it has
+        connection.execute("BEGIN IMMEDIATE")
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # SQLite has already rolled back after some errors, a full disk for one
-            connection.execute("ROLLBACK")
-        raise
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:

@@ -3,7 +3,7 @@
 Any number of processes on one host may write it at the same time, and a kill at any moment loses nothing that
 add() has returned for: the file is in WAL mode with synchronous=FULL, and each add() is one transaction. (WAL shares
 memory between the processes, so two hosts must not write one ledger over a network file system.)
-A file that is not a good ledger is refused with a validation_message and left as it was.
+A file that is not a good ledger is refused with a sentence and left as it was.
 """
 
 import json
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from trimaran import __version__
 from trimaran.ledger.opening import closed_on_error, ledger_path, open_for_reading, open_for_writing, sentences
-from trimaran.ledger.query import Filter, Value, column_list, operands, order_clause, where_clause
+from trimaran.ledger.query import Filter, column_list, order_clause, where_clause
 from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
 from trimaran.ledger.schema import COLUMNS, row, transaction
 from trimaran.spec import Mistake, Trial
@@ -217,7 +217,7 @@ class Ledger:
         return found[1] if found else None
 
     def count(self, where: Sequence[Filter] = ()) -> int:
-        ((number,),) = self._select(f"SELECT count(*) FROM trials{where_clause(where)}", operands(where))
+        ((number,),) = self._select(f"SELECT count(*) FROM trials{where_clause(where)}", where)
         return int(number)
 
     def trials(
@@ -229,23 +229,14 @@ class Ledger:
     ) -> list[Trial]:
         """Whole trials; those that do not know the `order` column come last in either direction."""
         # The inner query is cut and sorted first, so that only the documents of its rows are read.
-        cut = -1 if limit is None else limit
-        ids = f"SELECT id, number FROM trials{where_clause(where)}{order_clause(order, descending, cut, where)}"
+        ids = f"SELECT id, number FROM trials{where_clause(where)}{order_clause(order, descending, limit, where)}"
         document = "(SELECT document FROM documents WHERE documents.number = found.number)"
         query = f"SELECT id, {document} FROM ({ids}) AS found"
-        return [self._parsed(*found) for found in self._select(query, operands(where))]
+        return [self._parsed(*found) for found in self._select(query, where)]
 
-    def rows(
-        self,
-        columns: Sequence[str],
-        where: Sequence[Filter] = (),
-        order: str = "seconds",
-        descending: bool = False,
-        limit: int | None = None,
-    ) -> list[tuple[Any, ...]]:
-        """Some columns only: what a table or a plot needs, without parsing a document."""
-        ordered = order_clause(order, descending, limit, where)
-        return self._select(f"SELECT {column_list(columns)} FROM trials{where_clause(where)}{ordered}", operands(where))
+    def rows(self, columns: Sequence[str], where: Sequence[Filter] = ()) -> list[tuple[Any, ...]]:
+        """Some columns only, in any order, without parsing a document."""
+        return self._select(f"SELECT {column_list(columns)} FROM trials{where_clause(where)}", where)
 
     def groups(self, by: Sequence[str], where: Sequence[Filter] = (), fastest_by: str = "seconds") -> list[Group]:
         """Trials that agree in the columns `by`, sorted by these columns, each with its fastest.
@@ -257,15 +248,15 @@ class Ledger:
         fastest = f"min(CASE WHEN id NOT IN ({_REPLACED}) THEN {column_list((fastest_by,))} END), seconds, id"
         query = f"SELECT count(*), {fastest}, {column_list(by)} FROM trials{where_clause(where)} GROUP BY {key}"
         unknown_last = ", ".join(f"{column} IS NULL, {column}" for column in by)
-        found = self._select(f"{query} ORDER BY {unknown_last}", operands(where))
+        found = self._select(f"{query} ORDER BY {unknown_last}", where)
         return [
             Group(tuple(key), n, None, None) if best is None else Group(tuple(key), n, seconds, id_, best)
             for n, best, seconds, id_, *key in found
         ]
 
-    def _select(self, query: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+    def _select(self, query: str, where: Sequence[Filter] = ()) -> list[tuple[Any, ...]]:
         with sentences(self.path):
-            return self._connection.execute(query, values).fetchall()
+            return self._connection.execute(query, [each.operand() for each in where]).fetchall()
 
     def _decoded(self, decode: Callable[[str], T], text: str) -> T:
         try:

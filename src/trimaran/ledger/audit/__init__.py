@@ -5,7 +5,7 @@ Start reading: audit.py (the order of the checks, the corrected view), then rate
 against the formulas).
 """
 
-from trimaran.ledger.audit.audit import Corrected, audit, corrected
+from trimaran.ledger.audit.audit import Corrected, corrected
 from trimaran.ledger.audit.finding import Finding
 
-__all__ = ["Corrected", "Finding", "audit", "corrected"]
+__all__ = ["Corrected", "Finding", "corrected"]

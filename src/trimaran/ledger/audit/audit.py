@@ -16,18 +16,10 @@ from trimaran.spec import Trial
 OUTCOME = {"sec_per_it": "seconds", "tflops": "tflops", "tflops_formula": "tflops_formula"}
 
 
-def audit(trials: Iterable[Trial], remarks: Sequence[Remark] = ()) -> list[Finding]:
-    """Everything wrong with these trials, worst first. Trials that are corrections themselves are not judged.
-
-    The order in which trials and remarks are given changes nothing: a ledger gives them in another than a file.
-    """
-    printed = _printed(trials)
-    return _findings(printed, remarks, section_formulas(printed))
-
-
 def _findings(
     printed: Sequence[Trial], remarks: Sequence[Remark], formulas: dict[tuple[str, str], str]
 ) -> list[Finding]:
+    """Everything wrong with these trials, worst first."""
     by_id = {trial.id: trial for trial in printed}
     remarks = sorted(remarks, key=lambda r: (r.file, r.line, r.kind, r.text, r.trials))
     stated = {id_: r.values["gbs"] for r in remarks if r.kind == "stated" for id_ in r.trials}
@@ -57,12 +49,6 @@ def _findings(
     findings = [f for f in findings if not (f.check == "flops" and f.trial in explained)]
     order = {trial.id: i for i, trial in enumerate(printed)}
     return sorted(findings, key=lambda f: (list(LEVELS).index(f.level), order[f.trial]))
-
-
-def _printed(trials: Iterable[Trial]) -> list[Trial]:
-    """Each trial once, in the order of its source, without corrections."""
-    once = {trial.id: trial for trial in trials if trial.corrects is None}
-    return sorted(once.values(), key=lambda trial: (trial.source.file, trial.source.line or 0, trial.id))
 
 
 def forced(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
@@ -113,8 +99,12 @@ class Corrected:
 
 
 def corrected(reading: Reading) -> Corrected:
-    """The corrected view of what a file or a ledger holds. Corrections that a ledger has stored are computed anew."""
-    printed = _printed(reading.trials)
+    """The corrected view of what a file or a ledger holds. Corrections that a ledger has stored are computed anew.
+
+    The order in which trials and remarks are given changes nothing: a ledger gives them in another than a file.
+    """
+    once = {trial.id: trial for trial in reading.trials if trial.corrects is None}
+    printed = sorted(once.values(), key=lambda trial: (trial.source.file, trial.source.line or 0, trial.id))
     formulas = section_formulas(printed)
     findings = _findings(printed, reading.remarks, formulas)
     corrections = forced(findings)

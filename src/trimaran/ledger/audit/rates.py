@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trimaran.cost.identify import FormulaMatch, printed_as, step_flops, tags_of
+from trimaran.cost.identify import FormulaMatch, match_formulas, printed_as, step_flops, tags_of
 from trimaran.ledger.audit.finding import Finding, peak_tflops
 from trimaran.spec import Setup, Trial
 
@@ -33,15 +33,10 @@ class Rate:
             return None
         return cls(trial.setup, seconds, tflops)
 
-    def fits(self, tags: tuple[str, ...], seconds: float | None = None) -> list[FormulaMatch]:
-        """TFLOPs by each of these formulas that can be computed, beside the printed ones."""
-        values = [(tag, printed_as(self.setup, seconds or self.seconds, tag)) for tag in tags]
-        return [FormulaMatch(tag, value, value / self.tflops - 1) for tag, value in values if value is not None]
-
     def nearest(self, tags: tuple[str, ...], seconds: float | None = None) -> FormulaMatch | None:
         """Of these formulas the one whose TFLOPs are nearest to the printed ones."""
-        found = self.fits(tags, seconds)
-        return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error))) if found else None
+        found = match_formulas(self.setup, seconds or self.seconds, self.tflops, tags)
+        return min(found, key=lambda fit: (not self.agrees(fit), abs(fit.error)), default=None)
 
     def agrees(self, fit: FormulaMatch | None) -> bool:
         if fit is None:
@@ -74,10 +69,9 @@ def section_formulas(trials: Sequence[Trial]) -> dict[tuple[str, str], str]:
         rate = Rate.of(trial)
         if rate is None:
             continue
-        near = [fit for fit in rate.fits((*BIGSCIENCE, "label-4", "label-3")) if abs(fit.error) < AGREES]
-        if near:
-            tag = min(near, key=lambda fit: round(abs(fit.error), 6)).tag
-            count[NAMES.get(tag, tag)] += 1
+        found = match_formulas(rate.setup, rate.seconds, rate.tflops, (*BIGSCIENCE, "label-4", "label-3"))
+        if found and abs(found[0].error) < AGREES:
+            count[NAMES.get(found[0].tag, found[0].tag)] += 1
     return {key: min(count, key=lambda tag: (-count[tag], tag)) for key, count in votes.items() if count}
 
 
@@ -103,9 +97,8 @@ def check_rate(
     if rate is None or fit is None:
         yield from _over_peak(trial)
         return
-    if rate.agrees(fit):  # seconds x TFLOPs is right, but the two may still be swapped
-        swapped = _swapped(trial, rate)
-        yield from [swapped] if swapped else _over_peak(trial)
+    if rate.agrees(fit):
+        yield from _over_peak(trial, rate)
         return
     found = (
         _milliseconds(trial, rate, tags)
@@ -177,18 +170,16 @@ def _other_batch(trial: Trial, rate: Rate, tags: tuple[str, ...], stated: int | 
     return Finding.of(trial, "impossible", "batch", message, {"gbs": batch})
 
 
-def _swapped(trial: Trial, rate: Rate) -> Finding | None:
-    peak = peak_tflops(rate.setup)
-    if peak is None or rate.tflops <= peak or rate.seconds > peak:
-        return None
-    message = f"{rate.tflops:g} TFLOPs are over the peak of {peak:g}; swapped with the seconds they are possible."
-    corrections = {"sec_per_it": rate.tflops, "tflops": rate.seconds}
-    return Finding.of(trial, "impossible", "swapped", message, corrections)
-
-
-def _over_peak(trial: Trial) -> Iterator[Finding]:
+def _over_peak(trial: Trial, agreeing: Rate | None = None) -> Iterator[Finding]:
+    """`agreeing`: seconds x TFLOPs is right, but the two may still be swapped."""
     peak, tflops = peak_tflops(trial.setup), trial.outcome.tflops
-    if peak is not None and tflops is not None and tflops > peak:
+    if peak is None or tflops is None or tflops <= peak:
+        return
+    if agreeing and agreeing.seconds <= peak:
+        message = f"{tflops:g} TFLOPs are over the peak of {peak:g}; swapped with the seconds they are possible."
+        corrections = {"sec_per_it": tflops, "tflops": agreeing.seconds}
+        yield Finding.of(trial, "impossible", "swapped", message, corrections)
+    else:
         message = f"{tflops:g} TFLOPs per device are over the {trial.setup.device}'s peak of {peak:g}."
         yield Finding.of(trial, "contradictory", "peak", message)
 

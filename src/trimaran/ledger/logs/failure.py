@@ -40,18 +40,17 @@ class FailureWatch:
         if not self._in_traceback and not any(word in text for word in _ALL_WORDS):
             return None
         label, body = split_label(text.rstrip())
-        found = self._resources(body) or self._process(label, body)
+        found = self._classify(label, body)
         if found is None:
             return None
         status, strength = found
         return LoggedFailure(status, body.strip()[:_REASON_LENGTH], line, strength)
 
-    def _resources(self, body: str) -> tuple[Status, int] | None:
+    def _classify(self, label: str, body: str) -> tuple[Status, int] | None:
         if is_out_of_memory(body):
             return "oom", 3
-        return ("hang", 2) if _HANG.search(body) else None
-
-    def _process(self, label: str, body: str) -> tuple[Status, int] | None:
+        if _HANG.search(body):
+            return "hang", 2
         if body.startswith(_TRACEBACK):
             self._in_traceback.add(label)
             return "fail", 1
@@ -61,8 +60,3 @@ class FailureWatch:
         if "CANCELLED" in body and "slurmstepd" in body:
             return ("timeout", 2) if "TIME LIMIT" in body else ("cancelled", 2)
         return ("fail", 1) if _EXIT_CODE.search(body) else None
-
-
-def stronger(known: LoggedFailure | None, found: LoggedFailure) -> LoggedFailure:
-    """The one that explains the other; of equals the first, since the rest follow from it."""
-    return found if known is None or found.strength > known.strength else known

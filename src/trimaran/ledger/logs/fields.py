@@ -45,7 +45,7 @@ class FieldPositions:
         found = [next((name for name in names if name in places), "") for names in _WANTED]
         self.scale = 1000.0 if found[0] == _TIMES[1] else 1.0
         self._slots = [(places[name] if name else -1, name, len(name)) for name in found]
-        self._missing = [name for names, name in zip(_WANTED, found, strict=True) if not name for name in names]
+        self.missing = [name for names, name in zip(_WANTED, found, strict=True) if not name for name in names]
 
     def values(self, parts: list[str]) -> list[str] | None:
         """The value of each wanted field, '' for one that is missing; None if its fields are at other positions."""
@@ -56,10 +56,6 @@ class FieldPositions:
                 return None
             values.append(part[length:])
         return values
-
-    def is_complete_for(self, text: str) -> bool:
-        """Whether the text has none of the fields that are missing here."""
-        return not self._missing or not any(name in text for name in self._missing)
 
 
 class IterationParser:
@@ -82,7 +78,9 @@ class IterationParser:
     def _parse(self, text: str) -> Iteration:
         parts = text.split("|")
         positions = self._positions.get(len(parts))
-        values = positions.values(parts) if positions and positions.is_complete_for(text) else None
+        values = None
+        if positions and not (positions.missing and any(name in text for name in positions.missing)):
+            values = positions.values(parts)
         if positions is None or values is None:
             positions = self._positions[len(parts)] = FieldPositions(parts)
             values = positions.values(parts) or []

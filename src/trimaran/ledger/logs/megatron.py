@@ -37,7 +37,6 @@ def read_megatron(lines: Iterable[str], file: str) -> Reading:
 class _MegatronReader(LogReader):
     def __init__(self, file: str) -> None:
         super().__init__(file)
-        self._arguments: dict[int, dict[str, str]] = {}  # by the run's ordinal
         self._dumping = False
         self._next_memory = PeakMemory()  # of a run that has reported memory, but no iteration yet
         self._parser = IterationParser()
@@ -51,7 +50,9 @@ class _MegatronReader(LogReader):
                 self._take_other(at, previous)
             previous = line
         self._take_last(at + 1, previous)
-        return Reading(self._trials(), tuple(self._unread))
+        if self._run:
+            self._run.memory.join(self._next_memory)
+        return self._reading("arguments", "arguments without an iteration and without a failure after them")
 
     def _take_last(self, at: int, line: str) -> None:
         text = without_colour(line)
@@ -96,7 +97,7 @@ class _MegatronReader(LogReader):
 
     def _whole_length(self, piece: str) -> int:
         """Where the iteration ends, 0 if it does not: its last field is the one that closed the lines before it."""
-        known = self._runs[-1].last_text if self._runs else ""
+        known = self._run.last_text if self._run else ""
         if known:
             closing = known[known.rfind("|", 0, -1) :].partition(":")[0] + ":"
         elif "(ms)" in piece and "| consumed tokens:" not in piece:
@@ -124,7 +125,7 @@ class _MegatronReader(LogReader):
 
     def _run_of(self, at: int, iteration: int, total: int, prefix: str, text: str) -> LoggedRun | None:
         """The run an iteration belongs to; None when another rank has printed it before."""
-        run = self._runs[-1] if self._runs else None
+        run = self._run
         if run is not None and run.numbers and total == run.total:
             if iteration > run.numbers[-1]:
                 return run
@@ -140,10 +141,8 @@ class _MegatronReader(LogReader):
         return run
 
     def _new_run(self, at: int) -> LoggedRun:
-        run = LoggedRun(ordinal=len(self._runs) + 1, line=at, memory=self._next_memory)
-        self._runs.append(run)
-        self._arguments[run.ordinal] = {}
-        self._next_memory = PeakMemory()
+        run = super()._new_run(at)
+        run.memory, self._next_memory = self._next_memory, PeakMemory()
         return run
 
     # --- all other lines
@@ -154,8 +153,8 @@ class _MegatronReader(LogReader):
             self._take_memory(at, line)
         elif "iteration " in line and _HEAD.search(line):
             self._list_unread(at, line, "the line is truncated before its time")
-        elif "[after training is done]" in line and self._runs:
-            self._runs[-1].finished = True
+        elif "[after training is done]" in line and self._run:
+            self._run.finished = True
         elif not ((" ..." in line or " arguments -" in line) and self._is_argument(at, line)):
             self._look_for_failure(at, line)
             if "padded vocab" in line:
@@ -170,12 +169,10 @@ class _MegatronReader(LogReader):
             if not 0 <= mib < math.inf:
                 self._list_unread(at, line[head.start() : limit], "it has no usable 'max reserved'")
             elif mib > 0:  # 0 is printed where the device is not PyTorch's own
-                self._memory_of(int(head[1]), int(head[2]), mib).add(int(head[1]), int(head[2]), mib)
-
-    def _memory_of(self, rank: int, after: int, mib: float) -> PeakMemory:
-        if not self._runs or self._runs[-1].memory.is_of_another_run(rank, after, mib):
-            return self._next_memory
-        return self._runs[-1].memory
+                rank, after = int(head[1]), int(head[2])
+                known = self._run.memory if self._run else self._next_memory
+                memory = self._next_memory if known.is_of_another_run(rank, after, mib) else known
+                memory.add(rank, after, mib)
 
     def _is_argument(self, at: int, line: str) -> bool:
         """Reads a line of the dump. Its values may be paths, so it is not searched for failures."""
@@ -195,26 +192,20 @@ class _MegatronReader(LogReader):
     def _take_vocabulary(self, line: str) -> None:
         """Printed after the dump, which has only the tokenizer's own size, or none."""
         padded = _PADDED.search(line)
-        if padded and self._runs and not self._runs[-1].numbers:
-            self._arguments[self._runs[-1].ordinal]["padded_vocab_size"] = padded[1]
+        if padded and self._run and not self._run.numbers:
+            self._run.arguments["padded_vocab_size"] = padded[1]
 
     def _run_of_arguments(self, at: int) -> dict[str, str]:
         """A dump begins a new run, unless the last run has no outcome yet. Other ranks may write into the dump."""
-        run = self._runs[-1] if self._runs else None
+        run = self._run
         if run is None or run.numbers or (run.has_outcome and not self._dumping):
             run = self._new_run(at)
-        return self._arguments[run.ordinal]
+        return run.arguments
 
     # --- the end
 
-    def _trials(self) -> tuple[Trial, ...]:
-        if self._runs:
-            self._runs[-1].memory.join(self._next_memory)
-        finished = self._finished_runs("arguments", "arguments without an iteration and without a failure after them")
-        return tuple(self._trial(run, several=len(finished) > 1) for run in finished)
-
     def _trial(self, run: LoggedRun, several: bool) -> Trial:
-        arguments = self._arguments[run.ordinal]
+        arguments = run.arguments
         run.notes += remarks_of(arguments)
         deepspeed = "deepspeed" in arguments or any(name in run.text for name in _DEEPSPEED_FIELDS)
         framework = arguments.get("framework") or ("megatron-deepspeed" if deepspeed else "megatron-lm")

@@ -49,7 +49,7 @@ def fact(text: str) -> tuple[str, tuple[str, ...]] | None:
 
 def setup_of(facts: Facts) -> Setup:
     axes = _axes(facts)
-    values: dict[str, Any] = {"framework": "torchtitan", **_degrees(axes), **_batch(facts), **_shape(facts)}
+    values: dict[str, Any] = {"framework": "torchtitan", **_degrees(axes), **_batch(facts, axes), **_shape(facts)}
     if "device" in facts:
         values["device"] = facts["device"][0]
     if "size" in facts:
@@ -59,7 +59,9 @@ def setup_of(facts: Facts) -> Setup:
     if "float8" in facts:
         values["precision"] = "fp8"
     if "sharding" in facts and values.get("pp"):
-        values["zero"] = _zero(facts["sharding"][0], values["pp"])
+        # FSDP frees gathered weights after the forward pass (ZeRO 3), but keeps them between pipelined micro batches.
+        sharded = 3 if values["pp"] == 1 else 2
+        values["zero"] = 0 if facts["sharding"][0] == "DDP" else sharded
     if "schedule" in facts and values.get("pp"):
         values["virtual_stages"] = int(facts["schedule"][2]) // values["pp"] or None
     return Setup(**values)
@@ -97,15 +99,15 @@ def _degrees(axes: Mapping[str, int]) -> dict[str, int]:
     return {"devices": math.prod(axes.values()), "dp": data, "tp": axes.get("tp", 1), "pp": axes.get("pp", 1)}
 
 
-def _batch(facts: Facts) -> dict[str, int | None]:
+def _batch(facts: Facts, axes: Mapping[str, int]) -> dict[str, int | None]:
     """With a pipeline the local batch is split into as many micro batches as the schedule prints."""
     if "batch" not in facts:
         return {}
     local, size, length = (int(value) for value in facts["batch"])
-    micro_batches = int(facts["schedule"][1]) if "schedule" in facts else 1
-    micro = local // micro_batches if micro_batches and _degrees(_axes(facts)) else 0
-    if "schedule" not in facts and _axes(facts).get("pp", 1) > 1:
-        micro = 0
+    micro_batches = 0 if axes.get("pp", 1) > 1 else 1
+    if "schedule" in facts:
+        micro_batches = int(facts["schedule"][1])
+    micro = local // micro_batches if micro_batches and axes else 0
     return {"mbs": micro or None, "gbs": size or None, "seq_len": length or None}
 
 
@@ -131,10 +133,3 @@ def _llama_ffn(numbers: Mapping[str, float]) -> int | None:
     width = int(int(2 * 4 * numbers["dim"] / 3) * numbers.get("ffn_dim_multiplier", 1.0))
     multiple = int(numbers["multiple_of"])
     return -(-width // multiple) * multiple
-
-
-def _zero(sharding: str, pp: int) -> int:
-    """FSDP frees gathered weights after the forward pass (ZeRO 3), but keeps them between pipelined micro batches."""
-    if sharding == "DDP":
-        return 0
-    return 3 if pp == 1 else 2

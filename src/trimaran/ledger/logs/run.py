@@ -9,8 +9,8 @@ from pathlib import PurePath
 import numpy as np
 import numpy.typing as npt
 
-from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure, stronger
-from trimaran.ledger.reading import Unread, trial_id
+from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure
+from trimaran.ledger.reading import Reading, Unread, trial_id
 from trimaran.spec import Outcome, Setup, Source, Trial
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
@@ -24,7 +24,7 @@ def warm_up_iterations(iterations: int, framework: str | None) -> int:
 
 
 OUR_TRAINER = "trimaran"
-_MIB_PER_GIB = 1024.0
+MIB_PER_GIB = 1024.0
 _TEXT_LENGTH = 300  # of an unusable line that is shown
 
 
@@ -49,7 +49,7 @@ class PeakMemory:
             self.add(rank, other.after[rank], mib)
 
     def peak_gib(self) -> float | None:
-        return max(self.peaks.values()) / _MIB_PER_GIB if self.peaks else None
+        return max(self.peaks.values()) / MIB_PER_GIB if self.peaks else None
 
     def by_stage_gib(self, devices: int | None, pp: int | None) -> tuple[float, ...]:
         """Pipeline stages are the slowest axis of Megatron's rank order; empty unless every stage reported."""
@@ -58,22 +58,8 @@ class PeakMemory:
         stages: dict[int, float] = {}
         for rank, mib in self.peaks.items():
             stage = rank // (devices // pp)
-            stages[stage] = max(mib / _MIB_PER_GIB, stages.get(stage, 0.0))
+            stages[stage] = max(mib / MIB_PER_GIB, stages.get(stage, 0.0))
         return tuple(gib for _, gib in sorted(stages.items())) if len(stages) == pp and max(stages) < pp else ()
-
-
-@dataclass(frozen=True)
-class StepTiming:
-    """Median and spread of the iterations after warm-up."""
-
-    iterations: int
-    warmup: int
-    batch: int | None
-    seconds: float | None = None
-    seconds_low: float | None = None
-    seconds_high: float | None = None
-    tflops: float | None = None
-    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -100,6 +86,8 @@ class LoggedRun:
     finished: bool = False
     varying_length: bool = False  # a curriculum lengthens the sequences: tokens per iteration are not known
     notes: list[str] = field(default_factory=list)
+    arguments: dict[str, str] = field(default_factory=dict)  # of Megatron's dump
+    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of torchtitan's preamble
 
     @property
     def has_outcome(self) -> bool:
@@ -125,26 +113,9 @@ class LoggedRun:
         at = bisect_left(self.numbers, number)
         return at < len(self.numbers) and self.numbers[at] == number and self.prints[at] == hash(text)
 
-    def timing(self, framework: str | None) -> StepTiming:
-        batches = np.array(self.batch, dtype=np.int64)
-        changes = np.flatnonzero(np.diff(batches))
-        start = int(changes[-1]) + 1 if len(changes) else 0
-        seconds = np.array(self.seconds)[start:]
-        timed = np.isfinite(seconds)
-        if timed.any():  # the first step has no time where times come from the clock between two steps
-            seconds = seconds[timed]
-            tflops = np.array(self.tflops)[start:][timed]
-        else:
-            tflops = np.array(self.tflops)[start:]
-        skip = warm_up_iterations(len(seconds), framework)
-        used = seconds[skip:]
-        batch = int(batches[-1]) or None
-        notes = tuple(_notes(batches, start, len(used), self.interval()))
-        median = _median(tflops[skip:])
-        if not timed.any():
-            return StepTiming(len(used), skip, batch, tflops=median, notes=notes)
-        low, high = (float(quartile) for quartile in np.quantile(used, (0.25, 0.75)))
-        return StepTiming(len(used), skip, batch, float(np.median(used)), low, high, median, notes)
+    def start_of_last_batch_size(self) -> int:
+        changes = np.flatnonzero(np.diff(np.array(self.batch, dtype=np.int64)))
+        return int(changes[-1]) + 1 if len(changes) else 0
 
     def interval(self) -> int:
         """Iterations per printed line: each line then is already a mean of so many."""
@@ -158,31 +129,13 @@ def _median(column: npt.NDArray[np.float64]) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-def _notes(batches: npt.NDArray[np.int64], start: int, used: int, interval: int) -> list[str]:
-    notes = []
-    if start:
-        notes.append(
-            f"The global batch size changed from {batches[0]} to {batches[-1]}; "
-            f"only the {len(batches) - start} iterations at {batches[-1]} are timing."
-        )
-    if used == 1:
-        notes.append("A single iteration, not a median.")
-    if interval > 1:
-        notes.append(f"Each printed time is the mean of {interval} iterations.")
-    return notes
-
-
 def trial_of(run: LoggedRun, file: str, setup: Setup, formula: str | None, several: bool) -> Trial:
     """Named by the file, the place of the run in it and its first iteration: a log that has grown keeps its trials."""
     name = PurePath(file).name.removesuffix(".gz")
-    timing = run.timing(setup.framework) if run.numbers else None
     failure = run.failure
-    if timing and timing.batch:
-        setup = setup.replace(gbs=timing.batch)
-    outcome = _outcome(run, timing, setup, formula)
-    notes = [*(timing.notes if timing else ()), *run.notes]
-    if run.loss is not None and not math.isfinite(run.loss):
-        notes.append("The last printed loss is not a finite number.")
+    if run.numbers and run.batch[-1]:
+        setup = setup.replace(gbs=run.batch[-1])
+    outcome = _outcome(run, setup, formula)
     return Trial(
         id=trial_id("log", name, run.ordinal, run.text or (failure.reason if failure else "")),
         setup=setup,
@@ -193,36 +146,67 @@ def trial_of(run: LoggedRun, file: str, setup: Setup, formula: str | None, sever
             line=run.line if run.numbers or not failure else failure.line,
             label=f"run {run.ordinal}" if several else "",
             date=run.date,
-            note=" ".join(notes),
+            note=" ".join(_notes(run, outcome.iterations)),
         ),
     )
 
 
-def _outcome(run: LoggedRun, timing: StepTiming | None, setup: Setup, formula: str | None) -> Outcome:
-    status = run.failure.status if run.failure else "ok"
-    reason = run.failure.reason if run.failure else ""
-    memory = run.memory.peak_gib()
-    stages = run.memory.by_stage_gib(setup.devices, setup.pp)
-    if timing is None:
-        return Outcome(status=status, reason=reason, memory_gib=memory, memory_by_stage_gib=stages)
-    tokens = setup.gbs * setup.seq_len if setup.gbs and setup.seq_len and not run.varying_length else None
-    return Outcome(
-        status=status,
-        reason=reason,
-        seconds=timing.seconds,
-        seconds_low=timing.seconds_low,
-        seconds_high=timing.seconds_high,
-        iterations=timing.iterations,
-        warmup=timing.warmup,
-        memory_gib=memory,
-        memory_by_stage_gib=stages,
-        tokens_per_second=tokens / timing.seconds if tokens and timing.seconds else None,
-        tflops=timing.tflops,
-        tflops_formula=formula if timing.tflops is not None else None,
+def _outcome(run: LoggedRun, setup: Setup, formula: str | None) -> Outcome:
+    """Median and spread of the iterations after warm-up, all of the last batch size."""
+    outcome = Outcome(
+        status=run.failure.status if run.failure else "ok",
+        reason=run.failure.reason if run.failure else "",
+        memory_gib=run.memory.peak_gib(),
+        memory_by_stage_gib=run.memory.by_stage_gib(setup.devices, setup.pp),
+    )
+    if not run.numbers:
+        return outcome
+    start = run.start_of_last_batch_size()
+    seconds, tflops = np.array(run.seconds)[start:], np.array(run.tflops)[start:]
+    timed = np.isfinite(seconds)
+    if timed.any():  # the first step has no time where times come from the clock between two steps
+        seconds, tflops = seconds[timed], tflops[timed]
+    warm_up = warm_up_iterations(len(seconds), setup.framework)
+    printed_tflops = _median(tflops[warm_up:])
+    outcome = outcome.replace(
+        iterations=len(seconds) - warm_up,
+        warmup=warm_up,
+        tflops=printed_tflops,
+        tflops_formula=formula if printed_tflops is not None else None,
         last_loss=run.loss if run.loss is not None and math.isfinite(run.loss) else None,
         skipped=run.skipped,
         nan=run.nan,
     )
+    if not timed.any():
+        return outcome
+    median = float(np.median(seconds[warm_up:]))
+    low, high = (float(quartile) for quartile in np.quantile(seconds[warm_up:], (0.25, 0.75)))
+    tokens = setup.gbs * setup.seq_len if setup.gbs and setup.seq_len and not run.varying_length else None
+    return outcome.replace(
+        seconds=median,
+        seconds_low=low,
+        seconds_high=high,
+        tokens_per_second=tokens / median if tokens else None,
+    )
+
+
+def _notes(run: LoggedRun, iterations: int | None) -> list[str]:
+    notes = []
+    if start := run.start_of_last_batch_size():
+        last = run.batch[-1]
+        notes.append(
+            f"The global batch size changed from {run.batch[0]} to {last}; "
+            f"only the {len(run.batch) - start} iterations at {last} are timed."
+        )
+    if iterations == 1:
+        notes.append("A single iteration, not a median.")
+    interval = run.interval()
+    if interval > 1:
+        notes.append(f"Each printed time is the mean of {interval} iterations.")
+    notes += run.notes
+    if run.loss is not None and not math.isfinite(run.loss):
+        notes.append("The last printed loss is not a finite number.")
+    return notes
 
 
 class LogReader:
@@ -232,17 +216,32 @@ class LogReader:
         self._watch = FailureWatch()
         self._unread: list[Unread] = []
 
+    @property
+    def _run(self) -> LoggedRun | None:
+        """The last one."""
+        return self._runs[-1] if self._runs else None
+
+    def _new_run(self, at: int) -> LoggedRun:
+        self._runs.append(LoggedRun(ordinal=len(self._runs) + 1, line=at))
+        return self._runs[-1]
+
+    def _trial(self, run: LoggedRun, several: bool) -> Trial:
+        raise NotImplementedError
+
     def _look_for_failure(self, at: int, text: str) -> None:
-        failure = self._watch.look(text, at)
-        if failure and self._runs and not self._runs[-1].finished:
-            self._runs[-1].failure = stronger(self._runs[-1].failure, failure)
+        """Of two the run keeps the one that explains the other; of equals the first, since the rest follow from it."""
+        failure, run = self._watch.look(text, at), self._run
+        if failure and run and not run.finished and (run.failure is None or failure.strength > run.failure.strength):
+            run.failure = failure
 
     def _list_unread(self, at: int, text: str, why: str) -> None:
         self._unread.append(Unread(self._file, at, text.strip()[:_TEXT_LENGTH], why))
 
-    def _finished_runs(self, start: str, why: str) -> list[LoggedRun]:
-        """Runs with an outcome; the start of every other run is listed as unread."""
+    def _reading(self, start: str, why: str) -> Reading:
+        """A trial of each run with an outcome; the start of every other run is listed as unread."""
         for run in self._runs:
             if not run.has_outcome:
                 self._list_unread(run.line, start, why)
-        return [run for run in self._runs if run.has_outcome]
+        finished = [run for run in self._runs if run.has_outcome]
+        trials = tuple(self._trial(run, several=len(finished) > 1) for run in finished)
+        return Reading(trials, tuple(self._unread))

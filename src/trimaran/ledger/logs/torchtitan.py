@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from trimaran.ledger.logs.preamble import STARTS, Facts, fact, remarks_of, setup_of
+from trimaran.ledger.logs.preamble import STARTS, fact, remarks_of, setup_of
 from trimaran.ledger.logs.prefix import COLOUR, STAMP, date_of, split_label, without_colour
-from trimaran.ledger.logs.run import LoggedRun, LogReader, trial_of
+from trimaran.ledger.logs.run import MIB_PER_GIB, LoggedRun, LogReader, trial_of
 from trimaran.ledger.reading import Reading
 from trimaran.spec import Setup, Trial
 
@@ -22,7 +22,6 @@ _TPS = re.compile(r"\btps: *(\S+)")
 _TFLOPS = re.compile(r"\btflops: *(\d[\d,]*(?:\.\d+)?)\b")
 _MEMORY = re.compile(r"memory: *(\d+(?:\.\d+)?)GiB\(")
 _PREAMBLE = re.compile(r"\[titan\]|device mesh with (?:\[|parallelism: )")
-_MIB_PER_GIB = 1024.0
 
 
 def is_torchtitan(head: str) -> bool:
@@ -38,7 +37,6 @@ def read_torchtitan(lines: Iterable[str], file: str) -> Reading:
 class _TitanReader(LogReader):
     def __init__(self, file: str) -> None:
         super().__init__(file)
-        self._facts: dict[int, Facts] = {}  # by the run's ordinal
         self._stated: set[tuple[str, str]] = set()  # facts by rank, in this run
         self._tokens: float | None = None  # per device and step, in this run
         self._clock: datetime | None = None  # of the last step
@@ -50,7 +48,7 @@ class _TitanReader(LogReader):
                 self._take_steps(at, text)
             else:
                 self._take_other(at, text)
-        return Reading(self._trials(), tuple(self._unread))
+        return self._reading("preamble", "a start without a step and without a failure after it")
 
     # --- steps
 
@@ -93,7 +91,7 @@ class _TitanReader(LogReader):
         run.add(step, self._seconds(run, step, rate, prefix), 0, tflops, text)
         run.loss = loss if loss != -1 else None  # -1: known on another pipeline stage
         if 0 < peak < math.inf:  # 0 is printed where the device is not PyTorch's own
-            run.memory.add(0, step, peak * _MIB_PER_GIB)
+            run.memory.add(0, step, peak * MIB_PER_GIB)
 
     def _seconds(self, run: LoggedRun, step: int, rate: float, prefix: str) -> float:
         """NaN where neither the tokens of a step nor the time of the step before are known."""
@@ -108,7 +106,7 @@ class _TitanReader(LogReader):
     def _run_of(self, at: int, step: int, prefix: str, text: str) -> LoggedRun | None:
         """The run a step belongs to; None when another rank has printed it before."""
         label = split_label(prefix)[0]
-        run = self._runs[-1] if self._runs else None
+        run = self._run
         if run is not None and run.numbers:
             if label != run.label or (not label and step == run.numbers[-1]):
                 return None
@@ -119,22 +117,18 @@ class _TitanReader(LogReader):
         if run is None or run.numbers:
             run = self._new_run(at)
         run.begin(at, text, label, date_of(prefix), 0)
-        setup = setup_of(self._facts[run.ordinal])
-        self._tokens = _tokens_per_device(setup)
+        self._tokens = _tokens_per_device(setup_of(run.facts))
         return run
 
     def _new_run(self, at: int) -> LoggedRun:
-        run = LoggedRun(ordinal=len(self._runs) + 1, line=at)
-        self._runs.append(run)
-        self._facts[run.ordinal] = {}
         self._stated, self._tokens, self._clock = set(), None, None
-        return run
+        return super()._new_run(at)
 
     # --- all other lines
 
     def _take_other(self, at: int, text: str) -> None:
-        if "Training completed" in text and self._runs:
-            self._runs[-1].finished = True
+        if "Training completed" in text and self._run:
+            self._run.finished = True
         elif found := fact(text):
             self._take_fact(at, split_label(text)[0], *found)
         else:
@@ -142,24 +136,19 @@ class _TitanReader(LogReader):
 
     def _take_fact(self, at: int, label: str, name: str, words: tuple[str, ...]) -> None:
         """A preamble printed again by the same rank begins a new run; other ranks print about the same one."""
-        run = self._runs[-1] if self._runs else None
+        run = self._run
         if run is not None and run.numbers and (label != run.label or name not in STARTS):
             return
         if run is None or run.numbers or (run.has_outcome and (name, label) in self._stated):
             run = self._new_run(at)
         self._stated.add((name, label))
-        self._facts[run.ordinal].setdefault(name, words)
+        run.facts.setdefault(name, words)
 
     # --- the end
 
-    def _trials(self) -> tuple[Trial, ...]:
-        finished = self._finished_runs("preamble", "a start without a step and without a failure after it")
-        return tuple(self._trial(run, several=len(finished) > 1) for run in finished)
-
     def _trial(self, run: LoggedRun, several: bool) -> Trial:
-        facts = self._facts[run.ordinal]
-        setup = setup_of(facts)
-        run.notes += remarks_of(facts)
+        setup = setup_of(run.facts)
+        run.notes += remarks_of(run.facts)
         if run.numbers and not _tokens_per_device(setup):
             timed = any(math.isfinite(seconds) for seconds in run.seconds)
             missing = "The log does not state devices, batch and sequence length"

@@ -7,22 +7,19 @@ from trimaran.spec import Mistake
 from trimaran.spec.trial import Status
 
 NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\bnan\b|[-+]?\binf\b", re.IGNORECASE)
-EMPTY = re.compile(r"[\s\-–x?]*|n/?a", re.IGNORECASE)  # '', '-', 'x', 'xxxx': nothing was measured
 OOM = re.compile(r"\bOOMs?\b|out of memory", re.IGNORECASE)
 ALMOST = re.compile(r"(close to|borderline|near(ly)?|almost|no|risk of|before)\s+(OOM|out of memory)", re.IGNORECASE)
 HANG = re.compile(r"\bhangs?\b|\bhung\b|deadlock", re.IGNORECASE)
 MAY = re.compile(r"\b(may|might|sometimes|can|could)\b", re.IGNORECASE)
 FAIL = re.compile(r"\bfail(s|ed|ure)?\b|\bcrash(es|ed)?\b", re.IGNORECASE)
+WITH_UNIT = re.compile(r"\d\s*[GM]i?B\b")
 DATE = re.compile(r"^\s*(\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?)\b")
 
 
 def number(cell: str, where: str) -> float | None:
     """The first number of a cell; one that cannot be measured (NaN, infinite, negative) is a Mistake."""
-    text = cell.replace("`", "").strip()
-    if EMPTY.fullmatch(text):
-        return None
-    found = NUMBER.search(text)
-    if found is None:
+    found = NUMBER.search(cell.replace("`", ""))
+    if found is None:  # '', '-', 'x', 'n/a': nothing was measured
         return None
     value = float(found[0].replace(",", ""))
     if not math.isfinite(value) or value < 0:
@@ -46,11 +43,6 @@ def gibibytes(cell: str, where: str) -> float | None:
     if value is None or match is None:
         return value
     return value / {"G": 1, "M": 1024, "K": 1024**2}[match[2][0].upper()]
-
-
-def memory_in_words(cell: str, where: str) -> float | None:
-    """Memory in a notes cell, only with its unit: '27GB (same conf …)'; a bare number may be anything."""
-    return gibibytes(cell, where) if re.search(r"\d\s*[GM]i?B\b", cell) else None
 
 
 def status(cells: list[str]) -> tuple[Status, str]:

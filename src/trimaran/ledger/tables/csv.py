@@ -53,12 +53,14 @@ KNOWN = set(COUNTS) | TEXT | OTHER | set(OUTCOME_COLUMNS) | RESULTS | SOURCE | J
 STATUSES: dict[str, Status] = {"ok": "ok", "oom": "oom", "hang": "hang", "fail": "fail", "may_hang": "ok", "": "ok"}
 STATUSES |= {"timeout": "timeout", "cancelled": "cancelled", "lost": "lost", "running": "running", "pending": "pending"}
 
+Kind = Literal["csv", "published"]
+
 
 def is_csv(head: str) -> bool:
     return len(KNOWN.intersection(_header(head))) >= 3
 
 
-def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv", *, needs_results: bool = True) -> Reading:
+def read_csv(text: str, file: str, kind: Kind = "csv", *, needs_results: bool = True) -> Reading:
     """Rows of measurements; without `needs_results` rows of configurations, where unknown columns are ignored."""
     names = _header(text)
     if not names:
@@ -70,7 +72,7 @@ def read_csv(text: str, file: str, kind: Literal["csv", "published"] = "csv", *,
     for line, values in _rows(text, file):
         if len(values) != len(names):
             raise Mistake(f"{file}:{line} has {len(values)} values under {len(names)} columns.")
-        trials.append(_trial(dict(zip(names, values, strict=True)), f"{file}:{line}", file, line, kind, seen))
+        trials.append(_trial(dict(zip(names, values, strict=True)), file, line, kind, seen))
     return Reading(tuple(trials))
 
 
@@ -102,22 +104,20 @@ def _check_columns(names: list[str], file: str) -> None:
         raise Mistake(f"{file} has no column of results: one of sec_per_it, tflops, mem_gb or status is needed.")
 
 
-def _trial(
-    values: dict[str, str], where: str, file: str, line: int, kind: Literal["csv", "published"], seen: Counter[str]
-) -> Trial:
+def _trial(values: dict[str, str], file: str, line: int, kind: Kind, seen: Counter[str]) -> Trial:
+    where, section = f"{file}:{line}", values.get("section", "")
     source = Source(
         kind=kind,
         file=file,
         line=line,
-        section=values.get("section", ""),
-        table=f"{file}: {values.get('section', '')}".rstrip(": "),
+        section=section,
+        table=f"{file}: {section}".rstrip(": "),
         label=values.get("id", ""),
         date=values.get("date", ""),
         note=values.get("notes", ""),
     )
     setup = Setup.of(_setup(values, where), where)
-    result = Outcome.of(_outcome(values, where), where)
-    return row.trial(setup, result, source, seen)
+    return row.trial(setup, Outcome.of(_outcome(values, where), where), source, seen)
 
 
 def _setup(values: dict[str, str], where: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from trimaran.ledger.logs import read_megatron
 from trimaran.ledger.reading import Reading, Remark, Unread
 from trimaran.ledger.tables import row as rows
 from trimaran.ledger.tables.cells import date
-from trimaran.ledger.tables.columns import RESULTS, column, tensor_parallel_is_mp
 from trimaran.ledger.tables.document import DELIMITER, Heading, Table, Text, elements
 from trimaran.ledger.tables.statements import CAMPAIGN, OneLiner, Statement, heading, one_liner, statement
 from trimaran.spec import Setup, Source, Trial
@@ -97,7 +96,8 @@ class _Reader:
         if not any("elapsed time per iteration" in line for line in text.lines):
             return
         reading = read_megatron(text.lines, self.file)
-        self.unread += [Unread(u.file, u.line + text.line - 1, u.text, u.why) for u in reading.unread]
+        for unread in reading.unread:
+            self._list_unread(unread.line + text.line - 1, unread.text, unread.why)
         for found in reading.trials:
             line = (found.source.line or 1) + text.line - 1
             known = {k: v for k, v in found.setup.model_dump().items() if v is not None}
@@ -109,42 +109,34 @@ class _Reader:
     def _prose(self, text: Text) -> None:
         for i, line in enumerate(text.lines):
             if IN_PROSE.match(line):
-                why = "a measurement in a sentence, outside any table"
-                self.unread.append(Unread(self.file, text.line + i, line.strip(), why))
+                self._list_unread(text.line + i, line.strip(), "a measurement in a sentence, outside any table")
 
     def _table(self, section: Section, table: Table, quoted: list[Trial]) -> list[Trial]:
-        names = [column(header) for header in table.header]
-        if tensor_parallel_is_mp(names):
-            names = ["tp" if name == "mp" else name for name in names]
-        self._unknown_columns(table, names)
-        if not RESULTS & set(names):
+        names = rows.quantities(table.header)
+        for header, name in zip(table.header, names, strict=True):
+            if name is None:
+                self._list_unread(table.line, header, "a column Trimaran does not know")
+        if not rows.RESULTS & set(names):
             why = f"the table has no column of results (seconds, TFLOPs or memory), only {', '.join(table.header)}"
-            self.unread.append(Unread(self.file, table.line, " | ".join(table.header), why))
+            self._list_unread(table.line, " | ".join(table.header), why)
             return quoted
         read = []
         for line, cells in table.rows:
             if len(cells) != len(names):
                 why = f"the row has {len(cells)} cells under {len(names)} headers"
-                self.unread.append(Unread(self.file, line, " | ".join(cells), why))
+                self._list_unread(line, " | ".join(cells), why)
                 continue
             row = {name: cell for name, cell in zip(names, cells, strict=True) if name}
             read.append((line, row, rows.setup_values(row, f"{self.file}:{line}")))
         usual = rows.usual_devices_per_node([values for _, _, values in read])
         for line, row, values in read:
             stated = self._stated(section, table.line, values)
-            known = {**stated, **values}
-            trial = self._trial(section, table, line, row, rows.complete(known, usual))
+            trial = self._trial(section, table, line, row, rows.complete({**stated, **values}, usual))
             quoted = self._add_row(trial, quoted)
-            if stated.get("gbs") and values.get("gbs") and stated["gbs"] != values["gbs"]:
-                self._add_remark(
-                    "stated", table.line, f"GBS={stated['gbs']}", {"gbs": stated["gbs"]}, [self.trials[-1].id]
-                )
+            batch = stated.get("gbs")
+            if batch and values.get("gbs") and batch != values["gbs"]:
+                self._add_remark("stated", table.line, f"GBS={batch}", {"gbs": batch}, [trial.id])
         return quoted
-
-    def _unknown_columns(self, table: Table, names: list[str | None]) -> None:
-        for header, name in zip(table.header, names, strict=True):
-            if name is None:
-                self.unread.append(Unread(self.file, table.line, header, "a column Trimaran does not know"))
 
     def _trial(self, section: Section, table: Table, line: int, row: dict[str, str], known: dict[str, Any]) -> Trial:
         result = rows.outcome(row, f"{self.file}:{line}")
@@ -226,9 +218,8 @@ class _Reader:
     def _remarks(self, section: Section, trials: list[Trial]) -> None:
         for item in section.content:
             if isinstance(item, Statement) and "really" in item.values:
-                self._add_remark(
-                    "really", item.line, item.text, {"size_label": item.values["really"]}, [t.id for t in trials]
-                )
+                size = {"size_label": item.values["really"]}
+                self._add_remark("really", item.line, item.text, size, [t.id for t in trials])
             elif isinstance(item, OneLiner):
                 used = [
                     t.id
@@ -237,6 +228,9 @@ class _Reader:
                     and t.setup.devices in (None, item.values.get("devices"))
                 ]
                 self._add_remark("one-liner", item.line, item.text, {**item.values, "tflops": item.result}, used)
+
+    def _list_unread(self, line: int, text: str, why: str) -> None:
+        self.unread.append(Unread(self.file, line, text, why))
 
     def _add_remark(self, kind: Any, line: int, text: str, values: dict[str, Any], trials: list[str]) -> None:
         self.remarks.append(Remark(kind, self.file, line, text, values, tuple(trials)))

@@ -1,5 +1,6 @@
 """From a row of a table, with what is stated around it, to a Trial."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +9,47 @@ from trimaran.ledger.reading import trial_id
 from trimaran.ledger.tables import cells
 from trimaran.spec import Outcome, Setup, Source, Trial
 
+# Which quantity a column holds: the spellings of three dialects of notes, and of files like them.
+# Keys are fields of Setup and Outcome, or one of: memory, freq, async, notes, skip.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "nodes": ("nodes", "nnodes"),
+    "devices": ("devices", "gpus", "ngpus"),
+    "size_label": ("size", "model size", "params"),
+    "layers": ("layers", "nlayers", "lay ers"),
+    "hidden": ("hidden", "nhidden", "hidden size"),
+    "ffn_hidden": ("ffn",),
+    "heads": ("heads", "nheads", "num attention heads", "attention heads", "atten heads"),
+    "seq_len": ("seq", "seq len"),
+    "zero": ("zero", "zs", "zero stage"),
+    "dp": ("dp",),
+    "tp": ("tp",),
+    "pp": ("pp",),
+    "mp": ("mp",),
+    "mbs": ("mbs", "micro bs", "micro batch"),
+    "gbs": ("gbs", "bs", "global bs", "global batch"),
+    "recompute": ("ac",),
+    "memory": ("mem", "memory"),
+    "seconds": ("sec/it", "s/it", "speed", "seconds"),
+    "milliseconds": ("ms/it",),
+    "tflops": ("tflops", "tflops /gpu", "tflops/gpu"),
+    "freq": ("freq",),
+    "async": ("async",),
+    "notes": ("notes", "date"),
+    "skip": ("est aggr petaflops", "tflops %", "tflops aggreg"),
+}
+QUANTITY = {spelling: quantity for quantity, spellings in SPELLINGS.items() for spelling in spellings}
+RESULTS = {"seconds", "milliseconds", "tflops", "memory"}
 COUNTS = {"nodes", "devices", "layers", "hidden", "ffn_hidden", "heads", "seq_len", "dp", "tp", "pp", "mbs", "gbs"}
+
+
+def quantities(header: tuple[str, ...]) -> list[str | None]:
+    """The quantity in each column, or None for a column Trimaran does not know."""
+    plain = [re.sub(r"[`*.\[\]()]", "", name).replace("-", " ").replace("_", " ") for name in header]
+    names = [QUANTITY.get(" ".join(name.lower().split())) for name in plain]
+    if "mp" in names and "tp" not in names and "pp" in names:
+        # Fugaku's tables say MP for tensor parallel; others use it for TP x PP, beside a TP column.
+        names = ["tp" if name == "mp" else name for name in names]
+    return names
 
 
 def setup_values(row: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -39,15 +80,10 @@ def outcome(row: Mapping[str, str], where: str) -> Outcome:
     notes = row.get("notes", "")
     memory = cells.gibibytes(row.get("memory", ""), f"{where}, memory,")
     tflops = cells.number(row.get("tflops", ""), f"{where}, TFLOPs,")
-    if memory is None:
-        memory = cells.memory_in_words(notes, f"{where}, notes,")
-    return Outcome(
-        status=state,
-        reason=words,
-        seconds=seconds or None,
-        memory_gib=memory or None,
-        tflops=tflops or None,
-    )
+    if memory is None and cells.WITH_UNIT.search(notes):  # '27GB (same conf …)'; a bare number may be anything
+        memory = cells.gibibytes(notes, f"{where}, notes,")
+    memory, tflops, seconds = (value or None for value in (memory, tflops, seconds))
+    return Outcome(status=state, reason=words, seconds=seconds, memory_gib=memory, tflops=tflops)
 
 
 def complete(values: dict[str, Any], devices_per_node: int | None) -> dict[str, Any]:
