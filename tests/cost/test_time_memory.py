@@ -11,7 +11,7 @@ from trimaran.cost.columns import Columns, columns_of, model_columns
 from trimaran.cost.constants import Constants, constants_of
 from trimaran.cost.memory import GIB, memory, stage_memory
 from trimaran.cost.predict import interval, predict
-from trimaran.cost.time import machine_of, reduction_seconds, step_time, tensor_parallel_seconds
+from trimaran.cost.time import Machine, reduction_seconds, step_time, tensor_parallel_seconds
 from trimaran.spec import Batch, Cluster, Job, Layout, Model, TrainerProfile, presets
 
 CLUSTER = presets.cluster("jean-zay-a100-80gb")
@@ -98,7 +98,7 @@ def test_doubling_a_bandwidth_never_slows(layout: dict[str, float], what: str) -
 
 
 def test_without_peers_there_is_no_traffic() -> None:
-    machine = machine_of(CLUSTER, TRAINER, "fp16")
+    machine = Machine(CLUSTER, TRAINER, "fp16")
     assert tensor_parallel_seconds(machine, columns(tp=1.0)) == 0
     assert reduction_seconds(machine, columns(dp=1.0)) == 0
     assert step_time(columns(pp=1.0), CLUSTER, TRAINER).bubble == 0

@@ -11,10 +11,11 @@ from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
 from trimaran.planner.estimates import (
     NodeEstimate,
+    best_on,
     doublings,
-    estimate_each,
     estimate_nodes,
     iterations_for,
+    make_estimate,
     node_counts,
     parse_tokens,
 )
@@ -151,9 +152,10 @@ def test_other_sizes_are_a_mistake(text: str) -> None:
 def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
     """Against every layout of two small node counts, built one by one as Jobs and predicted one by one."""
     question = small_question()
-    found, without = estimate_each(question, [1, 2], 10**9)
-    assert not without
-    for one in found:
+    found = make_estimate(question, 10**9, [1, 2])
+    assert not found.impossible
+    assert len(found.nodes) == 2
+    for one in found.nodes:
         by_job = {
             job.layout: float(predict(columns_of([job]), job.cluster, job.trainer).seconds[0])
             for job in jobs(question, one.nodes)
@@ -166,9 +168,7 @@ def test_the_curve_takes_the_best_layout_of_each_number_of_nodes() -> None:
 
 def test_a_number_of_nodes_that_cannot_run_says_why() -> None:
     question = small_question()
-    bloom = question.replace(model=presets.model("bloom-176b"))
-    found, without = estimate_each(bloom, [1], 10**9)
-    assert not found
-    assert "GiB" in without[1]
-    _, odd = estimate_each(question, [37], 10**9)
-    assert "37 nodes" in odd[37]
+    assert "GiB" in str(best_on(question.replace(model=presets.model("bloom-176b")), 1))
+    odd = make_estimate(question, 10**9, [1, 37])
+    assert [one.nodes for one in odd.nodes] == [1]
+    assert "37 nodes" in odd.impossible[37]

@@ -10,7 +10,6 @@ import pytest
 from tests.planner.one_by_one import jobs, small_question
 from trimaran.cost.columns import columns_of
 from trimaran.cost.predict import predict
-from trimaran.planner.hand_schedules import HandStage, cost_hand_schedule, losses, main_loss, parse_stages, ramp_loss
 from trimaran.planner.ramp import (
     Configuration,
     NoLayout,
@@ -27,6 +26,7 @@ from trimaran.planner.ramp import (
     practical_only,
     ramp_phases,
 )
+from trimaran.planner.ramp_plan import HandStage, cost_hand_schedule, losses, main_loss, parse_stages, ramp_loss
 from trimaran.spec import Batch, Layout, Mistake, Ramp
 
 
@@ -213,9 +213,9 @@ def test_a_loss_names_the_bubble() -> None:
     best = RampSchedule((Stretch(tuple(run), (PhaseCost(whole, 1.0, 0.0), PhaseCost(whole, 2.0, 0.0))),), 0.1)
     hand = RampSchedule((Stretch(tuple(run), (PhaseCost(halves, 1.5, 0.33), PhaseCost(halves, 2.2, 0.2))),), 0.1)
     (loss,) = losses(best, hand)
-    assert loss.hours == pytest.approx(0.7)
-    assert loss.share == pytest.approx(3.7 / 3 - 1)
-    assert "batch 32" in loss.why
+    assert loss["hours"] == pytest.approx(0.7)
+    assert loss["percent"] == pytest.approx(100 * (3.7 / 3 - 1))
+    assert "batch 32" in loss["why"]
     assert "2 micro batches per replica on pp 2: 33% bubble" in main_loss(best, hand)
     assert ramp_loss(best, hand) == pytest.approx(0.5)
 

@@ -58,11 +58,10 @@ def estimate(
 
 
 def _print(estimated: Estimate) -> None:
-    print_table(estimated.title, *estimated.table(), left=(2,))
+    (table,) = estimated.tables()
+    print_table(table.title, table.header, table.rows, table.left)
     console().print(_plot(estimated.nodes), highlight=False)
-    for nodes, why in estimated.impossible.items():
-        print(f"{nodes} nodes: {why}.")
-    for note in estimated.notes:
+    for note in table.notes:
         print(note)
 
 

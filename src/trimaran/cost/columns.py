@@ -7,7 +7,7 @@ Every field is a number or an array; they broadcast. Names are those of the spec
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,17 +33,9 @@ class ScheduleCode(IntEnum):
     ZERO_BUBBLE = 3
 
 
-RECOMPUTE: dict[Recompute, RecomputeCode] = {
-    "none": RecomputeCode.NONE,
-    "selective": RecomputeCode.SELECTIVE,
-    "full": RecomputeCode.FULL,
-}
-SCHEDULE: dict[Schedule, ScheduleCode] = {
-    "gpipe": ScheduleCode.GPIPE,
-    "1f1b": ScheduleCode.ONE_F_ONE_B,
-    "interleaved": ScheduleCode.INTERLEAVED,
-    "zero-bubble": ScheduleCode.ZERO_BUBBLE,
-}
+# Both in the order of the spec's names.
+RECOMPUTE: dict[Recompute, RecomputeCode] = dict(zip(get_args(Recompute), RecomputeCode, strict=True))
+SCHEDULE: dict[Schedule, ScheduleCode] = dict(zip(get_args(Schedule), ScheduleCode, strict=True))
 # Two moments of 4 bytes; or of 1 byte, with a scale of 4 bytes for each block.
 STATE_BYTES: dict[Optimizer, float] = {"adam": 8.0, "fused-adam": 8.0, "adam-8bit": 2 * (1 + 4 / BLOCK_8BIT)}
 COMPUTE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 2}  # of a weight or activation; fp8 only inside the GEMMs

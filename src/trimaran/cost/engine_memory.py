@@ -8,8 +8,7 @@ Checked against whole steps on fake tensors (`trimaran memory`, tests/engine/tes
 changes on a GPU against an H200 (benchmarks/gpu_memory.py). Everything is a column.
 """
 
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -26,170 +25,84 @@ from trimaran.cost.engine_activations import (
     hidden_bytes,
     loss_bytes,
 )
-from trimaran.cost.stages import layer_parameters, stage_layer_counts, stage_parameters
+from trimaran.cost.stages import StageMemory, layer_parameters, stage_layer_counts, stage_parameters
 
 LIBRARY_BYTES = 2**27  # on a GPU: workspaces of cuBLAS and cuDNN, as measured on an H200
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Bytes of one device at some moment of a step."""
-
-    weights: Any
-    gradients: Any
-    optimizer: Any  # with the fp32 master weights
-    activations: Any  # of the micro batches in flight
-    working: Any  # temporary tensors of a layer's backward pass
-    logits: Any
-    buffers: Any  # of libraries, and of the optimizer's step
-    possible: Any = True  # whether the step has this moment
-
-    @property
-    def total(self) -> Any:
-        states = self.weights + self.gradients + self.optimizer + self.buffers
-        return states + (self.activations + self.working + self.logits)
-
-
-PARTS = tuple(f.name for f in fields(Moment) if f.name != "possible")
-
-
-def fullest_moment(stage: "EngineStage") -> Moment:
+def fullest_moment(stage: "EngineStage") -> StageMemory:
     fullest = layer_backward(stage)
-    most = fullest.total
-    for moment in (loss(stage), last_gradients(stage), optimizer_step(stage)):
-        total = moment.total
-        fuller = moment.possible & (total > most)
-        parts = {name: (getattr(fullest, name), getattr(moment, name)) for name in PARTS}
-        fullest = Moment(**{n: one if one is two else np.where(fuller, two, one) for n, (one, two) in parts.items()})
+    most = fullest.tensors
+    others = ((loss(stage), True), (last_gradients(stage), stage.backward_only), (optimizer_step(stage), True))
+    for moment, possible in others:
+        total = moment.tensors
+        fuller = possible & (total > most)
+        parts = {f.name: (getattr(fullest, f.name), getattr(moment, f.name)) for f in fields(StageMemory)}
+        fullest = StageMemory(
+            **{name: one if one is two else np.where(fuller, two, one) for name, (one, two) in parts.items()}
+        )
         most = np.where(fuller, total, most)
     return fullest
 
 
-@dataclass(frozen=True)
 class EngineStage:
     """One kind of pipeline stage, and what the moments of a step ask of it. Parameters are counts of this rank."""
 
-    c: Columns
-    stage: str  # first, middle or last
-    on_gpu: bool
-    compiled: Any  # whether its layers are
-    stages_left: Any = None  # from this stage to the last, both counted, where that is not the usual of its kind
+    def __init__(self, c: Columns, stage: str, on_gpu: bool, compiled: Any, stages_left: Any = None) -> None:
+        """`stage`: first, middle or last. `compiled`: whether its layers are. `stages_left`: from this stage to the
+        last, both counted, where that is not the usual of its kind."""
+        self.c, self.on_gpu, self.compiled = c, on_gpu, compiled
+        self.compute_bytes = COMPUTE_BYTES[c.precision]
+        tied, zero_bubble = np.asarray(c.tied, bool), c.schedule == ScheduleCode.ZERO_BUBBLE
+        self.is_only = c.pp == 1
+        self.has_embedding = (stage == "first") | self.is_only
+        self.has_head = (stage == "last") | self.is_only
+        self.ties = tied & self.is_only  # its embedding is its head too
+        self.sharded = (c.zero > 0) & (c.dp > 1)
+        # ZeRO 2 and 3 without a pipeline reduce-scatter the gradients of each block in every micro batch.
+        self.reduces_by_block = self.sharded & (c.zero >= 2) & self.is_only
 
-    @cached_property
-    def depth(self) -> Any:
-        if self.stages_left is not None:
-            return self.stages_left
-        pp = self.c.pp
-        return {"first": pp, "middle": np.maximum(pp - 1, 1), "last": np.ones_like(pp)}[self.stage]
+        self.layers = dict(zip(("first", "middle", "last"), stage_layer_counts(c), strict=True))[stage]
+        self.parameters = stage_parameters(c, stage)
+        self.block_parameters = layer_parameters(c)
+        self.vocab_parameters = c.vocab_rows * c.hidden / c.tp
+        both = self.is_only & ~tied
+        self.other_parameters = (self.has_embedding | self.has_head) * self.vocab_parameters * np.where(both, 2, 1)
 
-    @cached_property
-    def is_only(self) -> Any:
-        return self.c.pp == 1
-
-    @cached_property
-    def has_embedding(self) -> Any:
-        return (self.stage == "first") | self.is_only
-
-    @cached_property
-    def has_head(self) -> Any:
-        return (self.stage == "last") | self.is_only
-
-    @cached_property
-    def ties(self) -> Any:
-        """Whether its embedding is its head too."""
-        return np.asarray(self.c.tied, bool) & self.is_only
-
-    @cached_property
-    def sharded(self) -> Any:
-        return (self.c.zero > 0) & (self.c.dp > 1)
-
-    @cached_property
-    def reduces_by_block(self) -> Any:
-        """ZeRO 2 and 3 without a pipeline reduce-scatter the gradients of each block in every micro batch."""
-        return self.sharded & (self.c.zero >= 2) & self.is_only
-
-    @cached_property
-    def layers(self) -> Any:
-        return dict(zip(("first", "middle", "last"), stage_layer_counts(self.c), strict=True))[self.stage]
-
-    @cached_property
-    def parameters(self) -> Any:
-        return stage_parameters(self.c, self.stage)
-
-    @cached_property
-    def block_parameters(self) -> Any:
-        return layer_parameters(self.c)
-
-    @cached_property
-    def vocab_parameters(self) -> Any:
-        return self.c.vocab_rows * self.c.hidden / self.c.tp
-
-    @cached_property
-    def other_parameters(self) -> Any:
-        """Of no block: embedding and head."""
-        both = self.is_only & ~np.asarray(self.c.tied, bool)
-        return (self.has_embedding | self.has_head) * self.vocab_parameters * np.where(both, 2, 1)
-
-    @cached_property
-    def compute_bytes(self) -> int:
-        return COMPUTE_BYTES[self.c.precision]
-
-    @cached_property
-    def gradient_bytes(self) -> Any:
-        """Of one gradient: fp32, unless nothing is added to it and the fused optimizer takes it as computed."""
-        c = self.c
-        as_computed = self.compiled & (c.devices == 1) & (c.micro_batches == 1) & (c.optimizer == "fused-adam")
-        return np.where(as_computed, self.compute_bytes, FP32)
-
-    @cached_property
-    def in_flight(self) -> Any:
-        """Micro batches, of all layers of the device, whose activations a stage holds at once."""
-        # A zero bubble keeps activations until the weights' gradients are computed. Interleaved: chunks that go
-        # forward before the first goes backward, each 1/virtual of the device's layers.
-        c, depth = self.c, self.depth
+        # Micro batches, of all layers of the device, whose activations it holds at once. A zero bubble keeps
+        # activations until the weights' gradients are computed. Interleaved: chunks that go forward before the first
+        # goes backward, each 1/virtual of the device's layers.
+        usual_depth = {"first": c.pp, "middle": np.maximum(c.pp - 1, 1), "last": np.ones_like(c.pp)}[stage]
+        depth = usual_depth if stages_left is None else stages_left
         chunks = 2 * (depth - 1) + (c.virtual - 1) * c.pp + 1
-        held = np.where(c.schedule == ScheduleCode.ZERO_BUBBLE, c.pp, depth)
+        held = np.where(zero_bubble, c.pp, depth)
         held = np.where(c.schedule == ScheduleCode.INTERLEAVED, chunks / c.virtual, held)
-        return np.minimum(np.where(c.schedule == ScheduleCode.GPIPE, c.micro_batches, held), c.micro_batches)
+        held = np.where(c.schedule == ScheduleCode.GPIPE, c.micro_batches, held)
+        self.in_flight = np.minimum(held, c.micro_batches)
+        self.deferred = np.where(zero_bubble, c.pp - depth, 0)  # micro batches whose weight gradients come later
+        self.backward_only = self.in_flight >= c.micro_batches  # no forward pass follows the first backward pass
 
-    @cached_property
-    def deferred(self) -> Any:
-        """Micro batches whose weight gradients a zero bubble computes later."""
-        return np.where(self.c.schedule == ScheduleCode.ZERO_BUBBLE, self.c.pp - self.depth, 0)
+        # Activations of one micro batch between its forward and its backward pass: of the blocks, the output, kept for
+        # the next stage or the final norm, and the input of an embedding's norm.
+        outputs = np.where(c.schedule == ScheduleCode.INTERLEAVED, c.virtual, 1)
+        beside = outputs + self.has_embedding * c.embedding_norm
+        self.kept = self.layers * block_kept_bytes(c, compiled) + beside * boundary_bytes(c)
+        mask = c.bias_heads / c.tp * c.seq**2 * self.compute_bytes  # with ALiBi's bias, one for all micro batches
+        self.activations = self.in_flight * self.kept + mask
 
-    @cached_property
-    def backward_only(self) -> Any:
-        """No forward pass follows the first backward pass."""
-        return self.in_flight >= self.c.micro_batches
+        # Of one gradient: fp32, unless nothing is added to it and the fused optimizer takes it as computed.
+        as_computed = compiled & (c.devices == 1) & (c.micro_batches == 1) & (c.optimizer == "fused-adam")
+        self.gradient_bytes = np.where(as_computed, self.compute_bytes, FP32)
+        self.states = self._states()
+        # The first backward pass allocates them: where no forward pass follows, in the place of freed activations.
+        self.early_gradients = np.where(self.backward_only, 0.0, self.states["gradients"])
+        # Gradients that the loss computed at once, of micro batches whose backward pass comes later.
+        waiting = np.where(c.schedule == ScheduleCode.GPIPE, np.maximum(self.in_flight, 1) - 1, self.deferred)
+        loss_gradients = hidden_bytes(c) + self.vocab_parameters * self.compute_bytes
+        self.waiting_loss_gradients = self.has_head * waiting * loss_gradients
+        self.block_backward = block_backward_bytes(self)
 
-    @cached_property
-    def kept(self) -> Any:
-        """Activations of one micro batch between its forward and its backward pass."""
-        c = self.c
-        # The output, kept for the next stage or the final norm; an embedding's norm keeps its input.
-        chunks = np.where(c.schedule == ScheduleCode.INTERLEAVED, c.virtual, 1)
-        beside = chunks + self.has_embedding * c.embedding_norm
-        return self.layers * block_kept_bytes(c, self.compiled) + beside * boundary_bytes(c)
-
-    @cached_property
-    def activations(self) -> Any:
-        """Of the micro batches in flight; the mask with ALiBi's bias is one for all of them."""
-        mask = self.c.bias_heads / self.c.tp * self.c.seq**2 * self.compute_bytes
-        return self.in_flight * self.kept + mask
-
-    @cached_property
-    def early_gradients(self) -> Any:
-        """The first backward pass allocates them: where no forward pass follows, in the place of freed activations."""
-        return np.where(self.backward_only, 0.0, self.states["gradients"])
-
-    @cached_property
-    def waiting_loss_gradients(self) -> Any:
-        """Gradients that the loss computed at once, of micro batches whose backward pass comes later."""
-        waiting = np.where(self.c.schedule == ScheduleCode.GPIPE, np.maximum(self.in_flight, 1) - 1, self.deferred)
-        return self.has_head * waiting * (hidden_bytes(self.c) + self.vocab_parameters * self.compute_bytes)
-
-    @cached_property
-    def states(self) -> dict[str, Any]:
+    def _states(self) -> dict[str, Any]:
         """What a stage holds throughout, as in the ZeRO paper, and the libraries' workspaces."""
         shard = np.where(self.sharded, self.c.dp, 1)
         # ZeRO 3 without a pipeline holds the block in use and what belongs to no block.
@@ -203,15 +116,11 @@ class EngineStage:
             "buffers": self.on_gpu * LIBRARY_BYTES,
         }
 
-    @cached_property
-    def block_backward(self) -> Any:
-        return block_backward_bytes(self)
-
 
 # The moments of a step.
 
 
-def loss(s: EngineStage) -> Moment:
+def loss(s: EngineStage) -> StageMemory:
     """The last stage computes logits and their gradients. ZeRO 3 under a pipeline has freed the blocks' weights by
     then, and gathers them one after another again."""
     held = s.states | {"gradients": s.early_gradients, "activations": s.activations, "working": 0.0}
@@ -219,10 +128,10 @@ def loss(s: EngineStage) -> Moment:
     deferred = s.deferred * s.layers * block_deferred_bytes(s.c)
     logits = s.has_head * (loss_bytes(s.c, s.compiled) + hidden_bytes(s.c) + deferred)
     held["weights"] = held["weights"] - freed * s.compute_bytes
-    return Moment(**held, logits=logits + s.waiting_loss_gradients)
+    return StageMemory(**held, logits=logits + s.waiting_loss_gradients)
 
 
-def layer_backward(s: EngineStage) -> Moment:
+def layer_backward(s: EngineStage) -> StageMemory:
     """A backward pass goes through a layer while other micro batches are in flight."""
     held = s.states | {"gradients": s.early_gradients, "activations": s.activations}
     # The head's gradient exists from the loss on; a tied one waits for the embedding's.
@@ -237,10 +146,10 @@ def layer_backward(s: EngineStage) -> Moment:
     deferred = (s.deferred + 1) * s.layers * block_deferred_bytes(s.c)
     working = working + np.where(s.deferred > 0, deferred + s.sharded * s.block_parameters * s.compute_bytes, 0.0)
     working = working + s.has_head * s.sharded * s.vocab_parameters * s.compute_bytes  # it waits for the whole block
-    return Moment(**held, working=working, logits=s.waiting_loss_gradients)
+    return StageMemory(**held, working=working, logits=s.waiting_loss_gradients)
 
 
-def last_gradients(s: EngineStage) -> Moment:
+def last_gradients(s: EngineStage) -> StageMemory:
     """The end of a backward pass after which no forward pass comes: all gradients, beside the other micro batches'
     activations. Last are the embedding's, or the first layer's with what it works with. A first micro batch has none
     of the embedding then, or of a tied one the head's, as computed."""
@@ -248,16 +157,11 @@ def last_gradients(s: EngineStage) -> Moment:
     embedding = s.has_embedding * s.vocab_parameters * width * (s.c.micro_batches == 1)
     layer = s.kept / np.maximum(s.layers, 1) + s.block_backward - s.block_parameters * s.gradient_bytes - embedding
     working = np.maximum(s.has_embedding * s.vocab_parameters * s.compute_bytes, np.where(s.sharded, 0.0, layer))
-    return Moment(
-        **s.states,
-        activations=s.activations - s.kept,
-        working=working,
-        logits=s.waiting_loss_gradients,
-        possible=s.backward_only,
-    )
+    activations = s.activations - s.kept
+    return StageMemory(**s.states, activations=activations, working=working, logits=s.waiting_loss_gradients)
 
 
-def optimizer_step(s: EngineStage) -> Moment:
+def optimizer_step(s: EngineStage) -> StageMemory:
     """Plain Adam goes through the tensors one by one, and takes roots of its second moments; with 8 bits it unpacks
     both moments, and where that is not compiled, packs them by 64-bit integers. FSDP2 has freed the gathered weights by
     then; but where it reduces each micro batch's gradients, those that belong to no block come last."""
@@ -270,7 +174,7 @@ def optimizer_step(s: EngineStage) -> Moment:
     reduction = reduction - np.where(c.zero == 3, held["weights"], 0.0)
     update = np.where(s.sharded, np.where(s.reduces_by_block, reduction, 0.0), largest * per_element)
     held["buffers"] = held["buffers"] + update
-    return Moment(**held, activations=0.0, working=0.0, logits=0.0)
+    return StageMemory(**held, activations=0.0, working=0.0, logits=0.0)
 
 
 def block_backward_bytes(s: EngineStage) -> Any:

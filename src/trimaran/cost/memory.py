@@ -3,15 +3,16 @@
 What is sharded how is the trainer's business (spec.TrainerProfile); what a device cannot use is the cluster's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trimaran.cost.columns import COMPUTE_BYTES, STATE_BYTES, Columns, RecomputeCode, ScheduleCode, is_compiled
 from trimaran.cost.constants import Constants, constants_of
+from trimaran.cost.engine_activations import boundary_bytes
 from trimaran.cost.engine_memory import EngineStage, fullest_moment
-from trimaran.cost.stages import stage_layer_counts, stage_parameters
+from trimaran.cost.stages import StageMemory, stage_layer_counts, stage_parameters
 from trimaran.spec import Cluster, TrainerProfile
 
 GIB = 2**30
@@ -21,26 +22,6 @@ FLASH_LOGIT_BYTES = 8  # with a chunked loss: the GEMM, and one fp32 chunk's wor
 # Lost in partly used pages (spec.own_engine.PAGE_MIB), measured by benchmarks/gpu_pages.py. Most where an update needs
 # whole tensors for a moment: measured of 8-bit Adam, assumed of the plain one.
 PAGES_BYTES = {"adam": 200 * 2**20, "fused-adam": 130 * 2**20, "adam-8bit": 200 * 2**20}
-
-
-@dataclass(frozen=True)
-class StageMemory:
-    """Bytes by part of one kind of stage."""
-
-    weights: Any
-    gradients: Any
-    optimizer: Any
-    activations: Any
-    working: Any
-    logits: Any
-    buffers: Any
-    context: Any
-    slack: Any
-
-    @property
-    def total(self) -> Any:
-        tensors = self.weights + self.gradients + self.optimizer + self.activations + self.working + self.logits
-        return tensors + self.buffers + self.context + self.slack
 
 
 @dataclass(frozen=True)
@@ -79,14 +60,13 @@ def stage_memory(
         return engine_memory(c, cluster, trainer, stage)
     parameters = stage_parameters(c, stage)
     compute = COMPUTE_BYTES[c.precision]
-    whole, shard = np.ones_like(parameters * c.dp, dtype=float), c.dp
-    gradient_shard = np.where((c.zero >= 2) & ((c.pp == 1) | trainer.zero_gradients_with_pipeline), shard, whole)
-    weight_shard = np.where((c.zero == 3) & (c.pp == 1), shard, whole)
+    gradient_shard = np.where((c.zero >= 2) & ((c.pp == 1) | trainer.zero_gradients_with_pipeline), c.dp, 1)
+    weight_shard = np.where((c.zero == 3) & (c.pp == 1), c.dp, 1)
     master = trainer.master_bytes if c.precision != "fp32" else 0
     sharded = STATE_BYTES[c.optimizer] + master + trainer.sharded_extra_bytes
     weights = parameters * compute / weight_shard
     gradients = parameters * trainer.gradient_bytes[c.precision] / gradient_shard
-    optimizer = parameters * sharded / np.where(c.zero >= 1, shard, whole)
+    optimizer = parameters * sharded / np.where(c.zero >= 1, c.dp, 1)
     activations = activation_bytes(c, trainer, stage)
     working = np.where(c.recompute == RecomputeCode.FULL, layer_activation_bytes(c, trainer, RecomputeCode.NONE), 0.0)
     per_logit = FLASH_LOGIT_BYTES if trainer.attention == "flash" else LOGIT_BYTES
@@ -114,13 +94,8 @@ def engine_memory(
     to the last, where it is not the usual of its kind."""
     compiled = is_compiled(c, cluster, trainer)
     held = fullest_moment(EngineStage(c, stage, cluster.device.is_gpu, compiled, stages_left))
-    return StageMemory(
-        weights=held.weights,
-        gradients=held.gradients,
-        optimizer=held.optimizer,
-        activations=held.activations,
-        working=held.working,
-        logits=held.logits,
+    return replace(
+        held,
         buffers=held.buffers + trainer.buffers_gib * GIB,
         context=engine_context_bytes(c, cluster),
         slack=(held.activations + held.working + held.logits) * cluster.slack,
@@ -156,11 +131,6 @@ def activation_bytes(c: Columns, trainer: TrainerProfile, stage: str) -> Any:
     per_layer = np.where(c.recompute == RecomputeCode.FULL, boundary_bytes(c), per_layer)
     kept = layers * per_layer + np.where(c.pp > 1, trainer.stage_buffers * boundary_bytes(c), 0.0)
     return in_flight(c, stage) * kept
-
-
-def boundary_bytes(c: Columns) -> Any:
-    """The input of a layer: all that full recompute keeps."""
-    return c.tokens * c.hidden * COMPUTE_BYTES[c.precision] / np.where(c.sequence_parallel, c.tp, 1)
 
 
 def layer_activation_bytes(c: Columns, trainer: TrainerProfile, recompute: RecomputeCode) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trimaran.cost.columns import Columns, columns_by_format
+from trimaran.cost.columns import Columns, columns_of
 from trimaran.cost.constants import NAMES, Constants, constants_of, spreads_of
 from trimaran.cost.flops import TrainingStep, model_flops, tflops_per_device
 from trimaran.cost.memory import GIB, STAGES, PipelineMemory, memory
@@ -18,6 +18,7 @@ from trimaran.cost.time import StepTime, step_time
 from trimaran.spec import Cluster, Job, TrainerProfile
 
 COVERAGE = 0.8  # share of measurements that the interval should hold
+Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)  # standard deviations from the middle to its ends
 UNMEASURED_RESIDUAL = 0.20  # log time: on the measured GPU clusters the priors alone are off by 8 to 23 %
 STEP = 0.05  # change of a constant's logarithm for its derivative
 
@@ -28,7 +29,6 @@ class Prediction:
 
     seconds: Any
     memory_gib: Any  # of the fullest stage
-    first_stage_gib: Any  # what nvidia-smi shows on the first node
     fits: Any
     time: StepTime
     memory: PipelineMemory
@@ -80,30 +80,30 @@ def predict_job(job: Job) -> JobPrediction:
 
 
 def predict_jobs(jobs: Sequence[Job]) -> list[JobPrediction]:
-    """The same for many, in order; Jobs that share cluster and trainer go through the cost model together."""
-    groups: dict[tuple[str, str], list[int]] = {}
+    """The same for many, in order; Jobs of one cluster, trainer and format go through the cost model together."""
+    groups: dict[tuple[str, ...], list[int]] = {}
     for i, job in enumerate(jobs):
-        groups.setdefault((_cluster_key(job.cluster), job.trainer.to_json()), []).append(i)
+        key = (_cluster_key(job.cluster), job.trainer.to_json(), job.precision, job.optimizer)
+        groups.setdefault(key, []).append(i)
     found: dict[int, JobPrediction] = {}
     for members in groups.values():
         cluster, trainer = jobs[members[0]].cluster, jobs[members[0]].trainer
-        for places, columns in columns_by_format([jobs[i] for i in members]):
-            predicted, range_ = predict(columns, cluster, trainer), interval(columns, cluster, trainer)
-            bubble = np.broadcast_to(predicted.time.bubble, len(places))
-            stages = {stage: getattr(predicted.memory, stage).total / GIB for stage in STAGES}
-            for row, place in enumerate(places):
-                job = jobs[members[place]]
-                found[members[place]] = JobPrediction(
-                    job=job,
-                    seconds=float(predicted.seconds[row]),
-                    low=float(range_.low[row]),
-                    high=float(range_.high[row]),
-                    dominant=range_.dominant[row],
-                    dominant_share=float(range_.dominant_share[row]),
-                    memory_gib={stage: float(stages[stage][row]) for stage in stage_kinds(job.layout.pp)},
-                    fits=bool(predicted.fits[row]),
-                    bubble=float(bubble[row]),
-                )
+        columns = columns_of([jobs[i] for i in members])
+        predicted, range_ = predict(columns, cluster, trainer), interval(columns, cluster, trainer)
+        bubble = np.broadcast_to(predicted.time.bubble, len(members))
+        stages = {stage: getattr(predicted.memory, stage).total / GIB for stage in STAGES}
+        for row, i in enumerate(members):
+            found[i] = JobPrediction(
+                job=jobs[i],
+                seconds=float(predicted.seconds[row]),
+                low=float(range_.low[row]),
+                high=float(range_.high[row]),
+                dominant=range_.dominant[row],
+                dominant_share=float(range_.dominant_share[row]),
+                memory_gib={stage: float(stages[stage][row]) for stage in stage_kinds(jobs[i].layout.pp)},
+                fits=bool(predicted.fits[row]),
+                bubble=float(bubble[row]),
+            )
     return [found[i] for i in range(len(jobs))]
 
 
@@ -127,7 +127,6 @@ def predict(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants 
     return Prediction(
         seconds=time.seconds * (1 + k.pressure_slowdown * pressure(fullest, cluster)),
         memory_gib=fullest,
-        first_stage_gib=held.first.total / GIB,
         fits=held.needed_gib <= cluster.device.memory_gib,
         time=time,
         memory=held,
@@ -159,11 +158,10 @@ def interval(c: Columns, cluster: Cluster, trainer: TrainerProfile) -> Interval:
     seconds = np.atleast_1d(predict(c, cluster, trainer, k).seconds)
     left_open, effect = deviation(c, cluster, trainer, k, spreads_of(cluster))
     residual = UNMEASURED_RESIDUAL if cluster.residual is None else cluster.residual
-    z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
-    off = z * np.sqrt(residual**2 + left_open**2)
+    off = Z * np.sqrt(residual**2 + left_open**2)
     return Interval(
         low=seconds * np.exp(-off),
         high=seconds * np.exp(off),
         dominant=tuple(NAMES[i] for i in effect.argmax(axis=0)),
-        dominant_share=np.expm1(z * effect.max(axis=0)),
+        dominant_share=np.expm1(Z * effect.max(axis=0)),
     )

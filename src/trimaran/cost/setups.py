@@ -1,12 +1,11 @@
 """The one way from a measured Setup to a Job, with the defaults of what a source leaves out."""
 
 from trimaran.cost.columns import STATE_BYTES
-from trimaran.spec import Batch, Cluster, Job, Layout, Model, Setup, TrainerProfile
+from trimaran.spec import Batch, Cluster, Job, Layout, Setup, TrainerProfile
 from trimaran.spec.cluster import Precision
 
 # Documented in docs/cost-model.md. Megatron's own defaults where it has them.
 DEFAULT_VOCAB, DEFAULT_SEQ_LEN = 51200, 2048
-HEAD_DIMS = range(128, 0, -8)  # the first that divides the hidden size, where no usable number of heads is stated
 NEEDED = ("layers", "hidden", "gbs")
 
 
@@ -32,7 +31,7 @@ def job_of_setup(setup: Setup, cluster: Cluster, trainer: TrainerProfile, date: 
     return Job.model_validate(
         {
             "name": setup.size_label or "unnamed",
-            "model": _model(setup),
+            "model": setup.to_model(DEFAULT_VOCAB, DEFAULT_SEQ_LEN),
             "cluster": _cluster(setup, layout, cluster, date),
             "trainer": trainer,
             "layout": layout,
@@ -42,27 +41,6 @@ def job_of_setup(setup: Setup, cluster: Cluster, trainer: TrainerProfile, date: 
             "environment": setup.environment,
         },
         context={"trusted": True},
-    )
-
-
-def _model(setup: Setup) -> Model:
-    hidden = setup.hidden or 1
-    heads = setup.heads
-    if not heads or hidden % heads:
-        heads = next((hidden // dim for dim in HEAD_DIMS if hidden % dim == 0), 1)
-    kv_heads = setup.kv_heads if setup.kv_heads and heads % setup.kv_heads == 0 else heads
-    gated = setup.mlp == "swiglu"
-    return Model(
-        name=setup.size_label or "unnamed",
-        layers=setup.layers or 1,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        ffn_hidden=setup.ffn_hidden or 4 * hidden,
-        vocab=setup.vocab or DEFAULT_VOCAB,
-        seq_len=setup.seq_len or DEFAULT_SEQ_LEN,
-        mlp="swiglu" if gated else "gelu",
-        tied_embeddings=not gated,
     )
 
 

@@ -1,10 +1,35 @@
-"""What the first, a middle and the last pipeline stage hold: layers and parameters, as columns."""
+"""What the first, a middle and the last pipeline stage hold: layers, parameters and bytes, as columns."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trimaran.cost.columns import Columns
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes by part of one kind of stage."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any  # with the fp32 master weights
+    activations: Any  # of the micro batches in flight
+    working: Any  # temporary tensors of a layer's backward pass
+    logits: Any
+    buffers: Any
+    context: Any = 0.0
+    slack: Any = 0.0
+
+    @property
+    def tensors(self) -> Any:
+        tensors = self.weights + self.gradients + self.optimizer + self.activations + self.working + self.logits
+        return tensors + self.buffers
+
+    @property
+    def total(self) -> Any:
+        return self.tensors + self.context + self.slack
 
 
 def stage_layer_counts(c: Columns) -> tuple[Any, Any, Any]:

@@ -30,18 +30,18 @@ FUSED_ADAM_BYTES = 28  # per parameter, in fp32: gradient, value and two moments
 FLASH_HALF_SEQ = 1000
 
 
-@dataclass(frozen=True)
 class Machine:
     """The scalars of a cluster that the expressions need."""
 
-    cluster: Cluster
-    trainer: TrainerProfile
-    peak_flops: float  # of the layers' GEMMs
-    wide_peak_flops: float  # of attention and logits, which stay in 16 bits when the layers go to 8
-    memory_bytes_per_s: float
-    inside_bytes_per_s: float
-    between_bytes_per_s: float
-    k: Constants
+    def __init__(self, cluster: Cluster, trainer: TrainerProfile, precision: Any, k: Constants | None = None) -> None:
+        self.cluster, self.trainer, self.k = cluster, trainer, k or constants_of(cluster)
+        peak_tflops = cluster.device.peak_tflops
+        self.peak_flops = peak_tflops[precision] * reachable_share(cluster, precision) * 1e12  # of the layers' GEMMs
+        # Of attention and logits, which stay in 16 bits when the layers go to 8.
+        self.wide_peak_flops = peak_tflops["bf16" if precision == "fp8" else precision] * 1e12
+        self.memory_bytes_per_s = cluster.device.memory_gb_per_s * 1e9 * self.k.memory_efficiency
+        self.inside_bytes_per_s = cluster.inside.gb_per_s * 1e9 * self.k.inside_share
+        self.between_bytes_per_s = cluster.between.gb_per_s * 1e9
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,6 @@ class StepTime:
     optimizer: Any
 
 
-def machine_of(cluster: Cluster, trainer: TrainerProfile, precision: Any, k: Constants | None = None) -> Machine:
-    constants = k or constants_of(cluster)
-    return Machine(
-        cluster=cluster,
-        trainer=trainer,
-        peak_flops=cluster.device.peak_tflops[precision] * reachable_share(cluster, precision) * 1e12,
-        wide_peak_flops=cluster.device.peak_tflops["bf16" if precision == "fp8" else precision] * 1e12,
-        memory_bytes_per_s=cluster.device.memory_gb_per_s * 1e9 * constants.memory_efficiency,
-        inside_bytes_per_s=cluster.inside.gb_per_s * 1e9 * constants.inside_share,
-        between_bytes_per_s=cluster.between.gb_per_s * 1e9,
-        k=constants,
-    )
-
-
 def reachable_share(cluster: Cluster, precision: Any) -> float:
     """GEMMs in 8 bits reach a smaller share of their peak than those in 16 bits, which the constants describe: in the
     ratio of the best measured of both."""
@@ -85,7 +71,7 @@ def reachable_share(cluster: Cluster, precision: Any) -> float:
 
 
 def step_time(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constants | None = None) -> StepTime:
-    machine = machine_of(cluster, trainer, c.precision, k)
+    machine = Machine(cluster, trainer, c.precision, k)
     forward, backward = layer_compute_seconds(machine, c)
     attention_repeated = np.where(c.recompute == RecomputeCode.SELECTIVE, attention_seconds(machine, c)[0], 0.0)
     repeated = np.where(c.recompute == RecomputeCode.FULL, forward, attention_repeated)
@@ -102,9 +88,8 @@ def step_time(c: Columns, cluster: Cluster, trainer: TrainerProfile, k: Constant
     every = np.where(c.pp == 1, slowest, first + last + np.maximum(c.pp - 2, 0) * middle)
     waits = waiting_share(c, cluster)
     fill = np.where(c.pp == 1, 0.0, every - slowest) / c.virtual * waits
-    fill = np.where(
-        c.schedule == ScheduleCode.ZERO_BUBBLE, fill / 3, fill
-    )  # ZB-H1: the weights' half of backward fills most of it
+    # ZB-H1: the weights' half of backward fills most of it.
+    fill = np.where(c.schedule == ScheduleCode.ZERO_BUBBLE, fill / 3, fill)
     busy = c.micro_batches * (waits * slowest + (1 - waits) * every / c.pp)
     reduction = reduction_seconds(machine, c)
     optimizer = optimizer_seconds(machine, c) + accumulation_seconds(machine, c)

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -43,10 +43,9 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         try:
             made = {**settings, **more}
             job = apply_settings(sweep.base, [f"{field}={json.dumps(value)}" for field, value in made.items()])
-            if sweep.devices is not None and job.layout.devices != sweep.devices:
-                raise Mistake(
-                    f"{label} is a layout of {job.layout.devices} devices, but the sweep is of {sweep.devices}."
-                )
+            devices = job.layout.devices
+            if sweep.devices is not None and devices != sweep.devices:
+                raise Mistake(f"{label} is a layout of {devices} devices, but the sweep is of {sweep.devices}.")
         except Mistake as why:
             refused.append(Refused(label, str(why)))
             continue
@@ -54,7 +53,11 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         if key not in seen:
             seen.add(key)
             jobs.append((label, job.replace(name=f"{sweep.name} {label}")))
-    return sorted(predict_candidates(jobs), key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
+    found = [
+        Candidate(label, p.job, p.seconds, p.low, p.high, p.fullest_gib, p.fits)
+        for (label, _), p in zip(jobs, predict_jobs([job for _, job in jobs]), strict=True)
+    ]
+    return sorted(found, key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
 
 
 def sweep_of_plan(plan: Plan) -> Sweep:
@@ -106,11 +109,3 @@ def label_of(settings: dict[str, Any]) -> str:
     names = {field: field.rpartition(".")[2] for field in settings}
     said = ", ".join(f"{SHORT.get(name, name)} {settings[field]}" for field, name in names.items())
     return said or "as it is"
-
-
-def predict_candidates(jobs: Sequence[tuple[str, Job]]) -> list[Candidate]:
-    predictions = predict_jobs([job for _, job in jobs])
-    return [
-        Candidate(label, p.job, p.seconds, p.low, p.high, p.fullest_gib, p.fits)
-        for (label, _), p in zip(jobs, predictions, strict=True)
-    ]

@@ -1,6 +1,6 @@
 """Fit a cluster's constants to measured seconds and memory: least squares on logarithms, robust, held by the priors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,13 @@ class CalibrationRows:
     ran: Array  # 1: it fitted, -1: it ran out of memory, 0: not known
     weight: Array
 
+    def evaluate(self, function: Callable[[Columns], Any]) -> Array:
+        """A function of columns, for every trial in order."""
+        values = np.empty(len(self.seconds))
+        for places, columns in self.groups:
+            values[places] = function(columns)
+        return values
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -59,25 +66,12 @@ def calibration_rows(trials: Sequence[Trial], cluster: Cluster, trainer: Trainer
 
 
 def predicted_seconds(rows: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
-    out = np.empty(len(rows.seconds))
-    for places, columns in rows.groups:
-        out[places] = predict(columns, cluster, rows.trainer, k).seconds
-    return out
+    return rows.evaluate(lambda columns: predict(columns, cluster, rows.trainer, k).seconds)
 
 
 def predicted_memory(rows: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     """Of the first stage: what people read off nvidia-smi on the first node."""
-    out = np.empty(len(rows.seconds))
-    for places, columns in rows.groups:
-        out[places] = stage_memory(columns, cluster, rows.trainer, "first", k).total / GIB
-    return out
-
-
-def predicted_need(rows: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
-    out = np.empty(len(rows.seconds))
-    for places, columns in rows.groups:
-        out[places] = memory(columns, cluster, rows.trainer, k).needed_gib
-    return out
+    return rows.evaluate(lambda columns: stage_memory(columns, cluster, rows.trainer, "first", k).total / GIB)
 
 
 def fit(parts: Sequence[CalibrationRows], cluster: Cluster) -> Fitted:
@@ -99,7 +93,8 @@ def _time_residuals(part: CalibrationRows, cluster: Cluster, k: Constants) -> Ar
 def _memory_residuals(part: CalibrationRows, cluster: Cluster, k: Constants) -> Array:
     """What was printed, and what is known without any print: a run that worked fitted, one that did not, did not."""
     residual = np.log(predicted_memory(part, cluster, k) / part.memory_gib) / MEMORY_NOISE
-    over = np.log(predicted_need(part, cluster, k) / cluster.device.memory_gib) / FIT_NOISE
+    needed = part.evaluate(lambda columns: memory(columns, cluster, part.trainer, k).needed_gib)
+    over = np.log(needed / cluster.device.memory_gib) / FIT_NOISE
     broken = np.maximum(0.0, over * part.ran + 1.0) * np.abs(part.ran)  # clear of the limit by one noise at least
     return np.concatenate([np.nan_to_num(residual) * part.weight, broken])
 
@@ -131,6 +126,11 @@ def _least_squares(
     left_open = np.sqrt(np.diag(covariance))
     spreads = {n: round(float(priors[n].spread * s), 4) for n, s in zip(names, left_open, strict=True)}
     return constants(result.x), spreads
+
+
+def rounded(value: float) -> float:
+    """To four significant digits."""
+    return float(f"{value:.4g}")
 
 
 def require(count: int, cluster: Cluster) -> None:

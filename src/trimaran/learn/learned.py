@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimaran.cost.constants import NAMES
-from trimaran.learn.fit import Array, Fitted, fit, predicted_memory, predicted_seconds, require
+from trimaran.learn.fit import Array, Fitted, fit, predicted_memory, predicted_seconds, require, rounded
 from trimaran.learn.validate import LeftOut, by_trainer, leave_tables_out
 from trimaran.spec import Cluster, TrainerProfile, Trial
 
@@ -39,7 +39,7 @@ def learn(
     judged = f", {left_out.mape:.1%} on tables left out" if left_out else ""
     source = f"Learned from {timed} measured times in {len(tables)} tables; mean error {_mean(seconds):.1%}{judged}."
     updated = cluster.replace(
-        constants={name: _rounded(getattr(fitted.constants, name)) for name in NAMES},
+        constants={name: rounded(getattr(fitted.constants, name)) for name in NAMES},
         spreads=fitted.spreads,
         residual=left_out.residual if left_out else None,
         sources={**cluster.sources, "constants": source, "spreads": "What the same fit left open."}
@@ -51,7 +51,3 @@ def learn(
 def _mean(errors: Array) -> float | None:
     known = np.abs(errors[np.isfinite(errors)])
     return float(known.mean()) if len(known) else None
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from trimaran.learn.fit import rounded
 from trimaran.learn.probed_constants import probed_constants
 from trimaran.probe.detect import KNOWN_GPUS
 from trimaran.probe.result import ProbeResult
@@ -23,7 +24,7 @@ def probed_cluster(measured: ProbeResult) -> Cluster:
         device=_device(measured, known.device).to_dict(),
         inside=inside.to_dict(),
         between=between.to_dict(),
-        context_gib=known.context_gib if measured.context_gib is None else _rounded(measured.context_gib),
+        context_gib=known.context_gib if measured.context_gib is None else rounded(measured.context_gib),
         communicator_gib=None if measured.ranks > 1 else known.communicator_gib,  # of several it is in the context
         probed={},
         constants={},
@@ -73,10 +74,10 @@ def _device(measured: ProbeResult, known: Device) -> Device:
         "units": "Seen by the same probe.",
     }
     if measured.device_memory_gib is not None:
-        changes["memory_gib"] = _rounded(measured.device_memory_gib)
+        changes["memory_gib"] = rounded(measured.device_memory_gib)
         sources["memory_gib"] = f"Seen by CUDA. {seen}"
     if not stated:
-        changes |= {"peak_tflops": best, "memory_gb_per_s": _rounded(measured.traffic.copy_gb_per_s)}
+        changes |= {"peak_tflops": best, "memory_gb_per_s": rounded(measured.traffic.copy_gb_per_s)}
         sources["peak_tflops"] = f"The best GEMM in each number format stands for the peak. {seen}"
         sources["memory_gb_per_s"] = f"A large copy, read and written bytes. {seen}"
     return known.replace(**changes, sources={**known.sources, **sources})
@@ -92,8 +93,8 @@ def _link(measured: ProbeResult, where: str) -> Link | None:
     backend = "NCCL" if measured.device == "cuda" else "gloo"
     return Link(
         name=f"{backend} {where} {'a node' if where == 'inside' else 'nodes'}",
-        gb_per_s=_rounded(best.bus_gb_per_s),
-        latency_us=_rounded(sent[0].seconds * 1e6),
+        gb_per_s=rounded(best.bus_gb_per_s),
+        latency_us=rounded(sent[0].seconds * 1e6),
         source=f"Bus bandwidth of an all-reduce of {best.bytes / 2**20:.3g} MiB over {ranks} ranks; latency of a send"
         f" of {sent[0].bytes} bytes, {sent[0].at_once} at once. {by(measured)}",
     )
@@ -124,8 +125,4 @@ def by(measured: ProbeResult) -> str:
 
 
 def _best(measured: ProbeResult) -> dict[str, float]:
-    return {name: _rounded(best) for name in ("fp32", "bf16", "fp16") if (best := measured.best_tflops(name))}
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    return {name: rounded(best) for name in ("fp32", "bf16", "fp16") if (best := measured.best_tflops(name))}

@@ -10,7 +10,7 @@ from trimaran.cost.columns import COMPUTE_BYTES
 from trimaran.cost.constants import Constants, constants_of, priors_of
 from trimaran.cost.gemm import gemm_seconds
 from trimaran.cost.time import CUT_BYTES, WHOLE_BYTES, short_sequence
-from trimaran.learn.fit import Array
+from trimaran.learn.fit import Array, rounded
 from trimaran.probe.latency_bandwidth import LatencyBandwidth, fit_latency_bandwidth
 from trimaran.probe.result import CollectiveTiming, ProbeResult
 from trimaran.spec import Cluster
@@ -41,8 +41,8 @@ def probed_constants(measured: ProbeResult, cluster: Cluster) -> tuple[dict[str,
         spreads["inside_share"] = spreads["collective_us"] = inside.scatter
     if measured.of_kind("all-reduce", "between"):
         found |= _between_shares(measured, cluster)
-    rounded = {name: float(f"{value:.4g}") for name, value in found.items()}
-    return rounded, {name: round(max(spread, LEAST_SPREAD), 4) for name, spread in spreads.items()}
+    spreads = {name: round(max(spread, LEAST_SPREAD), 4) for name, spread in spreads.items()}
+    return {name: rounded(value) for name, value in found.items()}, spreads
 
 
 def tensor_parallel_line(seen: list[CollectiveTiming]) -> LatencyBandwidth | None:

@@ -49,17 +49,20 @@ def job_of(trial: Trial, cluster: Cluster | None = None, trainer: TrainerProfile
     return job.model_copy(update={"cluster": there, "trainer": trainer or job.trainer})
 
 
-def possible_job(trial: Trial) -> Job | None:
-    """The same where the row states enough, its device and framework are known, and no rule forbids it."""
-    if trial.job is not None:
-        return trial.job
-    if not predictable(trial.setup):
+def predictable_job(trial: Trial) -> Job | None:
+    """The same where the row states enough, and its device and framework are known."""
+    if trial.job is None and not predictable(trial.setup):
         return None
     try:
-        job = job_of(trial)
+        return job_of(trial)
     except Mistake:  # a device or a framework without a preset
         return None
-    return None if problems(job) else job
+
+
+def possible_job(trial: Trial) -> Job | None:
+    """The same where no rule forbids the row."""
+    job = predictable_job(trial)
+    return job if trial.job is not None or (job is not None and not problems(job)) else None
 
 
 def calibration_trials(reading: Reading, cluster: Cluster | None = None) -> list[Trial]:

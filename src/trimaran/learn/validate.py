@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from trimaran.cost.constants import NAMES
-from trimaran.cost.predict import COVERAGE, deviation
+from trimaran.cost.predict import COVERAGE, Z, deviation
 from trimaran.learn.fit import Array, CalibrationRows, Fitted, calibration_rows, fit, predicted_seconds
 from trimaran.spec import Cluster, TrainerProfile, Trial
-
-Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,4 @@ def by_trainer(
 
 def left_open(part: CalibrationRows, cluster: Cluster, found: Fitted) -> Array:
     """Deviation of log time that the constants' spreads leave."""
-    out = np.empty(len(part.seconds))
-    for places, columns in part.groups:
-        spreads = {name: found.spreads[name] for name in NAMES}
-        out[places] = deviation(columns, cluster, part.trainer, found.constants, spreads)[0]
-    return out
+    return part.evaluate(lambda columns: deviation(columns, cluster, part.trainer, found.constants, found.spreads)[0])

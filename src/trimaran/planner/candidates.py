@@ -10,7 +10,6 @@ parallelism no sequence parallelism, and with one replica ZeRO has nothing to sh
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -75,24 +74,23 @@ class CandidateBlock:
 
 def blocks(question: Question, block: int = BLOCK) -> Iterator[CandidateBlock]:
     """All candidates of a question, tensor width by tensor width."""
-    sizes = np.array(question.batch.sizes())
-    common = reduce(gcd, question.batch.sizes())
-    widths, pipelines = tensor_widths(question), list(_pipelines(question))
+    common = gcd(*question.batch.sizes())
+    pipelines = list(_pipelines(question))
     if not pipelines:
         return
     stages = np.array(pipelines, dtype=np.int64).T
     replicas = np.array([d for d in divisors(common) if question.allows("dp", d)], dtype=np.int64)
     multiple, seq = _multiple(question), question.model.seq_len
     micro_batches = [m for m in divisors(common) if question.allows("mbs", m) and m * seq % multiple == 0]
-    for tp in widths:
+    zero = np.array([z for z in range(4) if question.allows("zero", z)])
+    for tp in tensor_widths(question):
         micro = _micro(question, tp, micro_batches)
         cut = _cuts(question, tp, stages, replicas)
-        zero = np.array([z for z in range(4) if question.allows("zero", z)])
         if not (micro.size and cut.size and zero.size):
             continue
         width = max(1, block // (micro.shape[1] * len(zero)))
         for start in range(0, cut.shape[1], width):
-            yield _block(question, tp, micro, cut[:, start : start + width], zero, sizes, common)
+            yield _block(question, tp, micro, cut[:, start : start + width], zero)
 
 
 def cuts_excluded(question: Question) -> dict[str, int]:
@@ -109,7 +107,7 @@ def cuts_excluded(question: Question) -> dict[str, int]:
     all_cuts = _cut_count(question, tps, pps, None)
     with_tp = _cut_count(question, good_tps, pps, None)
     with_pp = _cut_count(question, good_tps, good_pps, None)
-    with_dp = _cut_count(question, good_tps, good_pps, divisors(reduce(gcd, question.batch.sizes())))
+    with_dp = _cut_count(question, good_tps, good_pps, divisors(gcd(*question.batch.sizes())))
     multiple = _multiple(question)
     narrow = f", or not into multiples of {multiple}" if multiple > 1 else ""
     return {
@@ -230,10 +228,8 @@ def _cuts(question: Question, tp: int, stages: Array, replicas: Array) -> Array:
     return np.vstack([stages[:, pipeline], replicas[replica]])
 
 
-def _block(
-    question: Question, tp: int, micro: Array, cut: Array, zero: Array, sizes: Array, common: int
-) -> CandidateBlock:
-    divides, allowed = _allowed(question, micro, cut, zero, sizes, common)
+def _block(question: Question, tp: int, micro: Array, cut: Array, zero: Array) -> CandidateBlock:
+    divides, allowed = _allowed(question, micro, cut, zero)
     refused = int(divides.sum()) * len(zero) - int(allowed.sum())
     # Rows and columns in which nothing is allowed are not costed; one stays, because a block is never empty.
     rows, columns = allowed.any(axis=(1, 2)), allowed.any(axis=(0, 2))
@@ -264,11 +260,12 @@ def _block(
     return CandidateBlock(Columns(**values), allowed, refused)
 
 
-def _allowed(question: Question, micro: Array, cut: Array, zero: Array, sizes: Array, common: int) -> tuple[Any, Any]:
+def _allowed(question: Question, micro: Array, cut: Array, zero: Array) -> tuple[Any, Any]:
     """Where the batch is divisible, and where every rule holds."""
+    sizes = np.array(question.batch.sizes())
     mbs, _, recompute = micro[:, :, None, None]
     pp, _, schedule, _, _, dp = cut[:, None, :, None]
-    divides = common % (dp * mbs) == 0
+    divides = np.gcd.reduce(sizes) % (dp * mbs) == 0
     zero_bubble = schedule == ScheduleCode.ZERO_BUBBLE
     runs = divides & _runs(question, dp * mbs, pp, schedule, sizes)
     runs &= ~(zero_bubble & (recompute != RecomputeCode.NONE))

@@ -38,7 +38,6 @@ class Comparison:
             "feasible": self.feasible,
             "fits": self.fits,
             "more_than_best": self.more,
-            "tie": self.own.tie,
             "difference": self.difference,
             "warnings": self.job.warnings(),
         }

@@ -11,7 +11,7 @@ from trimaran.planner.question import Question, as_integer
 from trimaran.planner.ranking import search
 from trimaran.planner.relax import explain_impossible
 from trimaran.planner.reliability import Failures, Reliability, reliability
-from trimaran.planner.tables import data_frame, html_table, short_layout, short_number, text_table
+from trimaran.planner.tables import ShownAsTables, TitledTable, data_frame, short_layout, short_number
 from trimaran.spec import Cluster, Mistake
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_DEVICES = 100_000
 MOST_TOKENS = 10**18
 LEAST_GOODPUT = 1e-6  # below which a run never ends
+NEVER_ENDS = "fails too often to reach a checkpoint: this run never ends"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class NodeEstimate:
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate:
+class Estimate(ShownAsTables):
     """Days, device-hours, energy and cost of a whole training, for each number of nodes that can run it."""
 
     question: Question
@@ -137,18 +138,10 @@ class Estimate:
             "notes": list(self.notes),
         }
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
+    def tables(self) -> list[TitledTable]:
         cells = [one.cells() for one in self.nodes]
-        return list(cells[0]), [list(row.values()) for row in cells]
-
-    def _said(self) -> list[str]:
-        return [*(f"{nodes} nodes: {why}." for nodes, why in self.impossible.items()), *self.notes]
-
-    def __repr__(self) -> str:
-        return "\n".join([self.title, text_table(*self.table(), left=(2,)), *self._said()])
-
-    def _repr_html_(self) -> str:
-        return html_table(self.title, *self.table(), left=(2,), notes=self._said())
+        notes = [*(f"{nodes} nodes: {why}." for nodes, why in self.impossible.items()), *self.notes]
+        return [TitledTable(self.title, list(cells[0]), [list(row.values()) for row in cells], (2,), notes)]
 
 
 def iterations_for(tokens: int, batch: int, seq_len: int) -> int:
@@ -221,10 +214,7 @@ def node_counts(given: str | int | Sequence[int], cluster: Cluster) -> list[int]
 
 def doublings(most: int) -> list[int]:
     """1, 2, 4 … and `most` itself."""
-    counts = [1]
-    while counts[-1] * 2 <= most:
-        counts.append(counts[-1] * 2)
-    return counts if counts[-1] == most else [*counts, most]
+    return sorted({*(2**power for power in range(most.bit_length())), most})
 
 
 def best_on(question: Question, nodes: int) -> RankedLayout | str:
@@ -269,8 +259,16 @@ def make_estimate(
     failures = None if mtbf_hours is None else Failures(mtbf_hours, checkpoint_seconds, restart_minutes * 60)
     device = question.cluster.device
     power = device.power_watts if watts is None else watts
-    found, impossible = estimate_each(question, counts, wanted, failures, power, price)
-    if not found and mtbf_hours is not None and all("never ends" in why for why in impossible.values()):
+    iterations = iterations_for(wanted, question.batch.size, question.model.seq_len)
+    found, impossible = list[NodeEstimate](), dict[int, str]()
+    for count in counts:
+        step = best_on(question, count)
+        one = None if isinstance(step, str) else estimate_nodes(count, step, iterations, failures, power, price)
+        if one is not None:
+            found.append(one)
+        else:
+            impossible[count] = step if isinstance(step, str) else NEVER_ENDS
+    if not found and mtbf_hours is not None and set(impossible.values()) == {NEVER_ENDS}:
         raise Mistake(
             f"With {mtbf_hours:g} hours between failures of a node, {counts[0]} nodes fail every"
             f" {mtbf_hours * 60 / counts[0]:.3g} minutes, too often to reach a checkpoint: this run never ends."
@@ -293,26 +291,3 @@ def make_estimate(
     if failures is None:
         notes.append("No failures are assumed; the MTBF of a node (mtbf_hours) adds them.")
     return replace(made, notes=tuple(notes))
-
-
-def estimate_each(
-    question: Question,
-    counts: Sequence[int],
-    tokens: int,
-    failures: Failures | None = None,
-    watts: float | None = None,
-    price: float | None = None,
-) -> tuple[list[NodeEstimate], dict[int, str]]:
-    """An estimate for every number of nodes that can run, and why the others cannot."""
-    iterations = iterations_for(tokens, question.batch.size, question.model.seq_len)
-    estimates, impossible = list[NodeEstimate](), dict[int, str]()
-    for nodes in counts:
-        step = best_on(question, nodes)
-        one = None if isinstance(step, str) else estimate_nodes(nodes, step, iterations, failures, watts, price)
-        if isinstance(step, str):
-            impossible[nodes] = step
-        elif one is None:
-            impossible[nodes] = "fails too often to reach a checkpoint: this run never ends"
-        else:
-            estimates.append(one)
-    return estimates, impossible

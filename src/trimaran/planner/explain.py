@@ -1,6 +1,6 @@
 """Where the time of a step and the memory of each stage go: `step_breakdown` for Columns, `explain` for one Job."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,10 @@ from trimaran.cost.memory import GIB
 from trimaran.cost.predict import Interval, Prediction, interval, predict, stage_kinds
 from trimaran.cost.stages import stage_layer_counts
 from trimaran.cost.time import step_time
-from trimaran.planner.tables import html_table, text_table
+from trimaran.planner.tables import ShownAsTables, TitledTable
 from trimaran.planner.timeline import Span, timeline
 from trimaran.spec import Cluster, Job, TrainerProfile
 
-TIME_HEADER = ("part of a step", "seconds", "share")
 NOTABLE = 0.10  # of a step: what is less does not limit it
 
 PART_LABELS = {
@@ -43,21 +42,13 @@ MEMORY_LABELS = {
 
 @dataclass(frozen=True)
 class StepBreakdown:
-    """Seconds per step by part, column by column."""
+    """Seconds per step by part (the keys of PART_LABELS), column by column."""
 
-    compute: Any
-    recompute: Any
-    tensor_parallel: Any
-    transfer: Any
-    logits: Any
-    bubble: Any
-    reduction: Any
-    optimizer: Any
-    pressure: Any
+    seconds: dict[str, Any]
     predicted: Prediction
 
     def shares(self) -> dict[str, Any]:
-        return {name: getattr(self, name) / self.predicted.seconds for name in PARTS}
+        return {name: seconds / self.predicted.seconds for name, seconds in self.seconds.items()}
 
     def bottleneck(self, i: int) -> str:
         """The largest part beside useful compute where it is a tenth of the step or more, else compute."""
@@ -65,9 +56,6 @@ class StepBreakdown:
         name = max((name for name in shares if name != "compute"), key=lambda name: shares[name])
         name = name if shares[name] >= NOTABLE else "compute"
         return f"{PART_LABELS[name]} {shares[name]:.0%}"
-
-
-PARTS = tuple(f.name for f in fields(StepBreakdown) if f.name != "predicted")
 
 
 def step_breakdown(rows: Columns, cluster: Cluster, trainer: TrainerProfile) -> StepBreakdown:
@@ -90,18 +78,18 @@ def step_breakdown(rows: Columns, cluster: Cluster, trainer: TrainerProfile) -> 
         "compute": layers * without.layer_compute,
     }
     scale = rows.slowdown * (running - bubble) / sum(parts.values())  # a stage's parts, over all micro batches
-    return StepBreakdown(
+    seconds = {
         **{name: value * scale for name, value in parts.items()},
-        bubble=bubble * rows.slowdown,
-        reduction=time.reduction * rows.slowdown,
-        optimizer=time.optimizer * rows.slowdown,
-        pressure=predicted.seconds - time.seconds,
-        predicted=predicted,
-    )
+        "bubble": bubble * rows.slowdown,
+        "reduction": time.reduction * rows.slowdown,
+        "optimizer": time.optimizer * rows.slowdown,
+        "pressure": predicted.seconds - time.seconds,
+    }
+    return StepBreakdown({name: seconds[name] for name in PART_LABELS}, predicted)
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(ShownAsTables):
     """Of one Job. Sizes are in bytes, times in seconds."""
 
     job: Job
@@ -147,8 +135,8 @@ class Explanation:
             "stage_seconds": self.stage_seconds(),
         }
 
-    def _tables(self) -> tuple[str, list[list[str]], str, list[list[str]]]:
-        """Titles and rows: the seconds of a step by part, and the GiB of a device by part, for each kind of stage."""
+    def tables(self) -> list[TitledTable]:
+        """The seconds of a step by part, and the GiB of a device by part, for each kind of stage."""
         low, high = number(self.interval.low), number(self.interval.high)
         time = f"{self.job.name}: {self.seconds:.2f} s a step ({low:.2f} to {high:.2f}), limited by {self.limited_by}"
         parts = self.time_seconds()
@@ -160,16 +148,10 @@ class Explanation:
         held = self.memory_bytes().values()
         labels = {**MEMORY_LABELS, "total": "total"}
         gib = [[label, *(f"{stage[name] / GIB:.2f}" for stage in held)] for name, label in labels.items()]
-        return time, seconds, room, gib
-
-    def __repr__(self) -> str:
-        time, seconds, room, gib = self._tables()
-        step, stages = text_table(TIME_HEADER, seconds, left=(0,)), text_table(("memory", *self.stages), gib, left=(0,))
-        return "\n".join([time, step, room, stages])
-
-    def _repr_html_(self) -> str:
-        time, seconds, room, gib = self._tables()
-        return html_table(time, TIME_HEADER, seconds, (0,)) + html_table(room, ("memory", *self.stages), gib, (0,))
+        return [
+            TitledTable(time, ("part of a step", "seconds", "share"), seconds, left=(0,)),
+            TitledTable(room, ("memory", *self.stages), gib, left=(0,)),
+        ]
 
     def memory_bytes(self) -> dict[str, dict[str, float]]:
         """By kind of stage and part, and in total."""
@@ -180,7 +162,7 @@ class Explanation:
         }
 
     def time_seconds(self) -> dict[str, float]:
-        return {name: number(getattr(self.breakdown, name)) for name in PARTS}
+        return {name: number(seconds) for name, seconds in self.breakdown.seconds.items()}
 
     def stage_seconds(self) -> dict[str, float]:
         """Of one micro batch, forward and backward, on each kind of stage."""
@@ -201,10 +183,8 @@ class Explanation:
 
 def explain(job: Job) -> Explanation:
     """On the Job's own cluster with its own trainer; the same seconds and memory as `cost.predict.predict_job`."""
-    columns = columns_of([job])
-    return Explanation(
-        job, step_breakdown(columns, job.cluster, job.trainer), interval(columns, job.cluster, job.trainer)
-    )
+    asked = columns_of([job]), job.cluster, job.trainer
+    return Explanation(job, step_breakdown(*asked), interval(*asked))
 
 
 def number(value: Any) -> float:

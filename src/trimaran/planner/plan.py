@@ -19,7 +19,7 @@ from trimaran.planner.explain import step_breakdown
 from trimaran.planner.question import Objective, Question
 from trimaran.planner.ranking import KEPT, Counts, Ranking, best_of_each_cut, search
 from trimaran.planner.relax import explain_impossible
-from trimaran.planner.tables import data_frame, html_table, short_layout, text_table
+from trimaran.planner.tables import ShownAsTables, TitledTable, data_frame, short_layout
 from trimaran.planner.why import reasons
 from trimaran.spec import Job, Layout, Mistake
 
@@ -125,7 +125,7 @@ class RankedLayout:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(ShownAsTables):
     """The best layouts of a question, why the first is best, and what became of all others.
 
     Where no layout exists, `candidates` is empty, `impossible` says why and what would work, and `best` raises that.
@@ -208,10 +208,8 @@ class Plan:
         formula = self.question.trainer.prints
         said = [f"TFLOPs per device by the formula {formula}. Mem: the fullest stage, predicted, in GiB."]
         if self.ties:
-            said.append(
-                f"{TIE} {len(self.ties)} of these tie with the first: the difference is within what the cost model can"
-                " tell."
-            )
+            tied = f"{TIE} {len(self.ties)} of these tie with the first"
+            said.append(f"{tied}: the difference is within what the cost model can tell.")
         widest, share = self.best.uncertain_most_about, self.best.uncertain_by
         return [*said, f"The interval is widest for {widest}, which alone may move the time by ±{share:.0%}."]
 
@@ -220,32 +218,21 @@ class Plan:
         """What was refused and why, counted."""
         counts = self.counts
         said = f"{counts.feasible:,} layouts fit, of {counts.considered:,}: {counts.memory:,} need more memory,"
-        said += (
-            f" {counts.refused:,} are refused by a rule of {self.question.trainer.name}'s schedules, recompute or ZeRO."
-        )
+        rule = f"a rule of {self.question.trainer.name}'s schedules, recompute or ZeRO"
+        said += f" {counts.refused:,} are refused by {rule}."
         cuts = "; ".join(f"{count:,} because {reason}" for reason, count in self.cuts_excluded.items() if count)
         return said + (f" Ways to cut the devices left out before: {cuts}." if cuts else "")
 
     def __len__(self) -> int:
         return len(self.candidates)
 
-    def __bool__(self) -> bool:
-        return bool(self.candidates)
-
     def __iter__(self) -> Iterator[RankedLayout]:
         return iter(self.candidates)
 
-    def _said(self) -> list[str]:
+    def tables(self) -> list[TitledTable]:
         why = ["Why this one. " + " ".join(self.why)] if self.why else []
-        return [*self.notes, *why, self.left_out]
-
-    def __repr__(self) -> str:
-        table = text_table((*HEADER, *MORE), [each.cells() for each in self.candidates], LEFT)
-        return "\n".join([self.title, *([table] if self.candidates else []), *self._said()])
-
-    def _repr_html_(self) -> str:
         rows = [each.cells() for each in self.candidates]
-        return html_table(self.title, (*HEADER, *MORE), rows, LEFT, self._said())
+        return [TitledTable(self.title, (*HEADER, *MORE), rows, LEFT, [*self.notes, *why, self.left_out])]
 
 
 def make_plan(question: Question, top: int = 10, objective: Objective = "time", variants: bool = False) -> Plan:

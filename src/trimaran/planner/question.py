@@ -52,7 +52,8 @@ class Question:
         precision: str = "",
         optimizer: str = "",
     ) -> Self:
-        """From preset names, files or the objects themselves; an empty string is the default."""
+        """From preset names, files or the objects themselves; an empty string is the default, which for the precision
+        is that of a measured row that does not say."""
         for given, name, known in ((precision, "precision", Precision), (optimizer, "optimizer", Optimizer)):
             if given and given not in get_args(known):
                 raise Mistake(f"{name} is {given!r}, but it is one of {', '.join(get_args(known))}.")
@@ -62,7 +63,7 @@ class Question:
             cluster=cluster,
             trainer=_loaded("trainer", trainer or "trimaran", TrainerProfile, load_trainer),
             batch=make_batch(gbs, ramp),
-            precision=cast(Precision, precision) if precision else default_precision(cluster),
+            precision=cast(Precision, precision) if precision else precision_of(Setup(), cluster),
             optimizer=cast(Optimizer, optimizer or "adam"),
             fixed=parse_fix(fix),
         )
@@ -125,11 +126,6 @@ def _loaded(name: str, given: Any, kind: type[S], load: Callable[[str], S]) -> S
     if not isinstance(given, str | Path):
         raise Mistake(f"{name} is {given!r}, but it is a preset's name, a file or a {kind.__name__}.")
     return load(str(given))
-
-
-def default_precision(cluster: Cluster) -> Precision:
-    """The same as for a measured row that does not say."""
-    return precision_of(Setup(), cluster)
 
 
 def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:

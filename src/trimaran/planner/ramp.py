@@ -280,16 +280,14 @@ def best_unchanged(question: Question, run: Sequence[Phase], switch_hours: float
 def _unchanged(question: Question, run: Sequence[Phase], slack_seconds: float) -> tuple[list[PhaseCost], float]:
     """Of the layouts within a slack of the fastest in the last phase, the best over the whole run; and its seconds."""
     rows, _, _ = _rows(question, slack_seconds)
-    total = np.zeros(len(rows.dp))
+    total, readers = np.zeros(len(rows.dp)), []
     for phase in run:
         predicted = predict(replace(rows, gbs=float(phase.batch)), question.cluster, question.trainer)
         total += phase.iterations * np.where(predicted.fits, predicted.seconds, inf)
-    best = rows.take(np.array([total.argmin()]))
-    picked = []
-    for phase in run:
-        predicted = predict(replace(best, gbs=float(phase.batch)), question.cluster, question.trainer)
-        picked.append(_reader(question, best, predicted.seconds, np.atleast_1d(predicted.time.bubble))(0))
-    return picked, float(total.min())
+        bubbles = np.broadcast_to(predicted.time.bubble, total.shape)
+        readers.append(_reader(question, rows, predicted.seconds, bubbles))
+    best = int(total.argmin())
+    return [read(best) for read in readers], float(total[best])
 
 
 def _spanning(batch: Batch, run: Sequence[Phase]) -> Batch:

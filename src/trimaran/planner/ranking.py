@@ -4,7 +4,7 @@ Of each block only its best layouts and the best of every (dp, tp, pp, mbs) are 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ class Ranking:
     memory_gib: Array
     score: Array
     counts: Counts
-    least_memory_gib: float = field(default=float("inf"))  # of any layout, also of those that do not fit
+    least_memory_gib: float = float("inf")  # of any layout, also of those that do not fit
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -79,10 +79,12 @@ def search(question: Question, objective: str = "time", keep: int = KEPT) -> Ran
         counts += Counts(allowed + block.refused, block.refused, allowed - fitting, fitting)
         least = min(least, needed_gib)
         if fitting:
-            kept.append(_best_of(block, np.nonzero(feasible), question, OBJECTIVES[objective], keep))
-    if not kept:
-        return Ranking(_no_rows(), np.array([]), np.array([]), np.array([]), counts, least)
-    return replace(_merge(kept), counts=counts, least_memory_gib=least)
+            kept.append(_best_of(block, feasible, question, objective, keep))
+    rows = join_columns([part.rows for part in kept]) if kept else _no_rows()
+    seconds, gib, score = (
+        np.concatenate([getattr(part, name) for part in kept] or [[]]) for name in ("seconds", "memory_gib", "score")
+    )
+    return Ranking(rows, seconds, gib, score, counts, least).take(np.argsort(score, kind="stable"))
 
 
 def rank_of(question: Question, score: float, objective: str = "time") -> int:
@@ -91,7 +93,7 @@ def rank_of(question: Question, score: float, objective: str = "time") -> int:
     for block in blocks(question):
         feasible, _ = _fitting(block, question)
         if feasible.any():
-            every = _best_of(block, np.nonzero(feasible), question, OBJECTIVES[objective], keep=int(feasible.sum()))
+            every = _best_of(block, feasible, question, objective, keep=int(feasible.sum()))
             better += int((every.score < score * (1 - 1e-9)).sum())
     return better + 1
 
@@ -122,22 +124,17 @@ def _fitting(block: CandidateBlock, question: Question) -> tuple[npt.NDArray[np.
     return fits, least
 
 
-def _best_of(
-    block: CandidateBlock,
-    fitting: tuple[Array, ...],
-    question: Question,
-    score: Callable[..., Any],
-    keep: int,
-) -> Ranking:
+def _best_of(block: CandidateBlock, feasible: Array, question: Question, objective: str, keep: int) -> Ranking:
     """Cost what fits of a block: the whole grid, which is cheaper per layout but wasted on what does not fit, or row by
     row."""
+    fitting = np.nonzero(feasible)
     rows = block.rows(fitting)
     grid = len(fitting[0]) > GRID_PAYS * block.allowed.size
     predicted = predict(block.columns if grid else rows, question.cluster, question.trainer)
     seconds, gib = (getattr(predicted, name)[fitting if grid else ...] for name in ("seconds", "memory_gib"))
     # The allocator's fragmentation is capped by what the device has.
     gib = np.minimum(gib, question.cluster.device.memory_gib)
-    ranking = Ranking(rows, seconds, gib, score(seconds, gib, rows.devices), Counts())
+    ranking = Ranking(rows, seconds, gib, OBJECTIVES[objective](seconds, gib, rows.devices), Counts())
     return ranking.take(_indices_to_keep(ranking, keep))
 
 
@@ -149,13 +146,6 @@ def _indices_to_keep(ranking: Ranking, keep: int) -> Array:
     cuts = np.stack([rows.mbs, rows.pp, rows.dp])[:, order]
     starts = np.append(True, (cuts[:, 1:] != cuts[:, :-1]).any(axis=0))
     return np.union1d(best, order[starts])
-
-
-def _merge(parts: list[Ranking]) -> Ranking:
-    score = np.concatenate([part.score for part in parts])
-    order = np.argsort(score, kind="stable")
-    seconds, memory = (np.concatenate([getattr(p, name) for p in parts])[order] for name in ("seconds", "memory_gib"))
-    return Ranking(join_columns([part.rows for part in parts]).take(order), seconds, memory, score[order], Counts())
 
 
 def _no_rows() -> Columns:

@@ -3,8 +3,7 @@
 from math import log
 from typing import Any
 
-from trimaran.planner.candidates import layout_of
-from trimaran.planner.question import Question
+from trimaran.planner.question import Question, with_nodes
 from trimaran.planner.ranking import Ranking, search
 from trimaran.spec import Batch
 
@@ -55,18 +54,17 @@ def _remedy(question: Question) -> str:
     if relaxed:
         _, text = min(relaxed)
         return f"The nearest that works: {text}."
-    if question.fixed and len(search(question.replace(fixed={}), keep=1)):
+    bare, size = question.replace(fixed={}), question.batch.size
+    if question.fixed and len(search(bare, keep=1)):
         return "No single fixed field is the cause; without any of them there are layouts."
-    bare = question.replace(fixed={})
     for factor in (2**power for power in range(1, DOUBLINGS + 1)):
-        more = bare.cluster.model_copy(update={"nodes": question.cluster.nodes * factor})
+        more = with_nodes(bare.cluster, bare.cluster.nodes * factor)
         found = search(bare.replace(cluster=more), "nodes", keep=1)
         if len(found):
-            nodes = int(found.rows.devices[0]) // more.devices_per_node
-            return f"The nearest that works: nodes={nodes}."
-        if bare.batch.ramp is None and len(search(bare.replace(batch=Batch(size=bare.batch.size * factor)), keep=1)):
-            return f"The nearest that works: gbs={bare.batch.size * factor}."
-    if bare.batch.ramp is not None and len(search(bare.replace(batch=Batch(size=bare.batch.size)), keep=1)):
+            return f"The nearest that works: nodes={int(found.rows.devices[0]) // more.devices_per_node}."
+        if bare.batch.ramp is None and len(search(bare.replace(batch=Batch(size=size * factor)), keep=1)):
+            return f"The nearest that works: gbs={size * factor}."
+    if bare.batch.ramp is not None and len(search(bare.replace(batch=Batch(size=size)), keep=1)):
         return "Without the ramp-up there are layouts."
     return f"Neither {2**DOUBLINGS} times the nodes nor {2**DOUBLINGS} times the batch helps."
 
@@ -76,18 +74,15 @@ def _nearest(question: Question, name: str) -> tuple[float, str] | None:
     found = search(question.without(name))
     best: tuple[float, str] | None = None
     for i in range(len(found)):
-        value = _value(found, i, name, question.cluster.devices_per_node)
+        layout = found.layout(i)
+        if name == "nodes":
+            value = layout.devices // question.cluster.devices_per_node
+        else:
+            value = getattr(layout, {"mbs": "micro_batch"}.get(name, name))
         distance = min(_distance(value, given) for given in question.fixed[name])
         if best is None or distance < best[0]:
             best = distance, _fix(name, [value])
     return best
-
-
-def _value(found: Ranking, i: int, name: str, per_node: int) -> Any:
-    layout = layout_of(found.rows, i)
-    if name == "nodes":
-        return layout.devices // per_node
-    return getattr(layout, {"mbs": "micro_batch"}.get(name, name))
 
 
 def _distance(value: Any, given: Any) -> float:

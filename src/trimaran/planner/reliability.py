@@ -14,10 +14,6 @@ class Failures:
     checkpoint_seconds: float = 60.0
     restart_seconds: float = 600.0
 
-    def mtbf_seconds(self, nodes: int) -> float:
-        """Of the whole job: any node's failure stops it."""
-        return self.node_mtbf_hours * 3600 / nodes
-
 
 @dataclass(frozen=True)
 class Reliability:
@@ -59,7 +55,7 @@ def expected_goodput(
 
 
 def reliability(nodes: int, failures: Failures) -> Reliability:
-    mtbf = failures.mtbf_seconds(nodes)
+    mtbf = failures.node_mtbf_hours * 3600 / nodes  # of the whole job: any node's failure stops it
     checkpoint = failures.checkpoint_seconds
     # A free checkpoint would be written all the time; then only restarts remain.
     every = daly_interval_seconds(max(checkpoint, 1e-3), mtbf)

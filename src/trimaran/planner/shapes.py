@@ -76,14 +76,10 @@ def shapes_of_size(
                 if abs(total_parameters(model) / target - 1) <= TOLERANCE:
                     found.append(model)
     if not found:
-        raise Mistake(
-            f"No shape comes within {TOLERANCE:.0%} of {target / 1e9:g}B parameters with a vocabulary of {vocab};"
-            + (
-                " allow other values of hidden, heads or layers."
-                if hiddens or heads or layers
-                else " a size from 10M on does."
-            )
-        )
+        restricted = hiddens or heads or layers
+        remedy = "allow other values of hidden, heads or layers" if restricted else "a size from 10M on does"
+        size = f"{TOLERANCE:.0%} of {target / 1e9:g}B parameters"
+        raise Mistake(f"No shape comes within {size} with a vocabulary of {vocab}; {remedy}.")
     return found
 
 
@@ -121,15 +117,13 @@ def _reasons(best: RankedLayout, rows: Columns) -> tuple[ShapeReason, ...]:
     """Tiles, waves, head dimension, softmax and vocabulary of a shape in its best layout, which is the row."""
     question, layout = best.question, best.layout
     model = question.model
-    tiles = [_tile(name, width, layout.tp) for name, width in (("hidden", model.hidden), ("ffn", model.ffn_hidden))]
-    gpu = question.cluster.device.is_gpu
-    return (
-        *(tiles if gpu else ()),
-        *((_wave(question, layout.micro_batch, layout.tp),) if gpu else ()),
-        _head(model),
-        _softmax(question, rows),
-        _vocabulary(model, layout.tp),
+    on_gpu = (
+        _tile("hidden", model.hidden, layout.tp),
+        _tile("ffn", model.ffn_hidden, layout.tp),
+        _wave(question, layout.micro_batch, layout.tp),
     )
+    reasons = (_head(model), _softmax(question, rows), _vocabulary(model, layout.tp))
+    return (*on_gpu, *reasons) if question.cluster.device.is_gpu else reasons
 
 
 def _tile(name: str, width: int, tp: int) -> ShapeReason:
@@ -148,13 +142,10 @@ def _wave(question: Question, mbs: int, tp: int) -> ShapeReason:
 
 
 def _head(model: Model) -> ShapeReason:
-    good = model.head_dim % 8 == 0
-    why = (
-        f"= {model.head_dim // 8} x 8"
-        if good
-        else "is not a multiple of 8: no fast path of the tensor cores in attention"
-    )
-    return ShapeReason("head", f"head dimension {model.head_dim} {why}", good)
+    said, good = f"head dimension {model.head_dim}", model.head_dim % 8 == 0
+    if good:
+        return ShapeReason("head", f"{said} = {model.head_dim // 8} x 8", good)
+    return ShapeReason("head", f"{said} is not a multiple of 8: no fast path of the tensor cores in attention", good)
 
 
 def _softmax(question: Question, rows: Columns) -> ShapeReason:

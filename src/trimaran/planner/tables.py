@@ -1,8 +1,8 @@
 """Rows as text, as HTML for a notebook, and as a data frame."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trimaran.spec import Layout
 from trimaran.spec.mistake import import_optional
@@ -27,29 +27,45 @@ def short_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> str:
-    """Columns padded to their widest cell; those in `left` are aligned to the left."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = "  ".join(f"{{:{'<' if i in left else '>'}{width}}}" for i, width in enumerate(widths))
-    return "\n".join(aligned.format(*line).rstrip() for line in lines)
+class TitledTable(NamedTuple):
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Sequence[int]  # columns aligned to the left
+    notes: Sequence[str] = ()
+
+    def text(self) -> str:
+        """Columns padded to their widest cell."""
+        lines = [self.header, *self.rows] if self.rows else []
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = "  ".join(f"{{:{'<' if i in self.left else '>'}{width}}}" for i, width in enumerate(widths))
+        return "\n".join([self.title, *(aligned.format(*line).rstrip() for line in lines), *self.notes])
+
+    def html(self) -> str:
+        """Names come from users' files, so every text is escaped."""
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            sides = ["left" if i in self.left else "right" for i in range(len(cells))]
+            styled = zip(sides, cells, strict=True)
+            return "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for side, cell in styled)
+
+        body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in self.rows)
+        table = f"<table><thead><tr>{line(self.header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+        below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<div><p><b>{escape(self.title)}</b></p>{table if self.rows else ''}{below}</div>"
 
 
-def html_table(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int], notes: Iterable[str] = ()
-) -> str:
-    """Names come from users' files, so every text is escaped."""
+class ShownAsTables:
+    """Shows itself as text in a terminal and as HTML in a notebook."""
 
-    def line(cells: Sequence[str], tag: str) -> str:
-        styles = ["left" if i in left else "right" for i in range(len(cells))]
-        return "".join(
-            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for side, cell in zip(styles, cells, strict=True)
-        )
+    def tables(self) -> list[TitledTable]:
+        raise NotImplementedError
 
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    table = f"<table><thead><tr>{line(header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
-    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<div><p><b>{escape(title)}</b></p>{table if rows else ''}{below}</div>"
+    def __repr__(self) -> str:
+        return "\n".join(table.text() for table in self.tables())
+
+    def _repr_html_(self) -> str:
+        return "".join(table.html() for table in self.tables())
 
 
 def data_frame(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":

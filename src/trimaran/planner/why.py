@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trimaran.planner.explain import PART_LABELS, PARTS, step_breakdown
+from trimaran.planner.explain import PART_LABELS, step_breakdown
 from trimaran.planner.question import Question
 from trimaran.planner.ranking import Ranking
 
@@ -36,7 +36,7 @@ def describe_difference(question: Question, ranking: Ranking, other: int) -> str
     """The part of the step that grows most from the first row to the other, and what is saved in exchange."""
     pair = ranking.take(np.array([0, other]))
     parts = step_breakdown(pair.rows, question.cluster, question.trainer)
-    grown = {name: float(np.diff(np.broadcast_to(getattr(parts, name), (2,)))[0]) for name in PARTS}
+    grown = {name: float(np.diff(np.broadcast_to(value, (2,)))[0]) for name, value in parts.seconds.items()}
     lost, won = max(grown, key=lambda name: grown[name]), min(grown, key=lambda name: grown[name])
     said = f"it loses {grown[lost]:.2f} s to {PART_LABELS[lost]}"
     if grown[won] < -0.005:

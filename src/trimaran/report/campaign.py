@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from math import inf
 
 from trimaran.cost.predict import predict_jobs
-from trimaran.cost.setups import predictable
-from trimaran.learn.trials import job_of
+from trimaran.learn.trials import predictable_job
 from trimaran.ledger.audit import Finding
 from trimaran.planner.plan import Plan
-from trimaran.spec import Job, Mistake, Trial
+from trimaran.spec import Job, Trial
 
 
 @dataclass(frozen=True)
@@ -76,21 +75,12 @@ def rows_of(trials: Sequence[Trial], before: Mapping[str, TrialPrediction] | Non
 
 def _predict(trials: Sequence[Trial]) -> dict[str, TrialPrediction]:
     """By id. A run's Job is predicted on the cluster as it was then; a row of a table or log on the preset's."""
-    jobs = [(trial, job) for trial in trials if (job := _job(trial)) is not None]
+    jobs = [(trial, job) for trial in trials if (job := predictable_job(trial)) is not None]
     predictions = predict_jobs([job for _, job in jobs])
     return {
         trial.id: TrialPrediction(p.seconds, p.low, p.high, p.fullest_gib if trial.job else p.first_stage_gib, p.fits)
         for (trial, _), p in zip(jobs, predictions, strict=True)
     }
-
-
-def _job(trial: Trial) -> Job | None:
-    if trial.job is None and not predictable(trial.setup):
-        return None
-    try:
-        return job_of(trial)
-    except Mistake:  # a device or framework without a preset
-        return None
 
 
 def _seconds_per_sample(trial: Trial) -> float:

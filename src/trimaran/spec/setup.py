@@ -11,6 +11,8 @@ from trimaran.spec.trainer import Recompute
 if TYPE_CHECKING:
     from trimaran.spec.job import Job
 
+HEAD_DIMS = range(128, 0, -8)  # the first that divides the hidden size, where no usable number of heads is stated
+
 
 class Setup(Spec):
     framework: str | None = None
@@ -63,19 +65,24 @@ class Setup(Spec):
             environment=job.environment,
         )
 
-    def to_model(self) -> Model | None:
-        """A Model good for parameters and FLOPs (which the heads do not change), or None where the shape is unknown."""
+    def to_model(self, vocab: int = 1, seq_len: int = 1) -> Model | None:
+        """With the given vocabulary and length where it states none; or None where the shape is unknown. Unstated heads
+        do not change parameters and FLOPs."""
         if self.layers is None or self.hidden is None:
             return None
-        heads = self.heads if self.heads and self.hidden % self.heads == 0 else 1
+        heads = self.heads
+        if not heads or self.hidden % heads:
+            heads = next((self.hidden // dim for dim in HEAD_DIMS if self.hidden % dim == 0), 1)
+        gated = self.mlp == "swiglu"
         return Model(
+            name=self.size_label or "unnamed",
             layers=self.layers,
             hidden=self.hidden,
             heads=heads,
             kv_heads=self.kv_heads if self.kv_heads and heads % self.kv_heads == 0 else heads,
             ffn_hidden=self.ffn_hidden or 4 * self.hidden,
-            vocab=self.vocab or 1,
-            seq_len=self.seq_len or 1,
-            mlp="swiglu" if self.mlp == "swiglu" else "gelu",
-            tied_embeddings=self.mlp != "swiglu",
+            vocab=self.vocab or vocab,
+            seq_len=self.seq_len or seq_len,
+            mlp="swiglu" if gated else "gelu",
+            tied_embeddings=not gated,
         )
