@@ -184,6 +184,7 @@ def test_a_deepspeed_file_needs_a_model_and_overrides_its_fields() -> None:
         ("--fp16", "--rampup-batch-size 0 2 64 --zero-stage 1", "ramp.start is 0"),
         ("size 2", "size 0", "layout.tp is 0"),
         ("--global-batch-size 64", "--step-batch-size-schedule '0:4 x:8'", "TOKENS:BATCH"),
+        ("--global-batch-size 64", "--step-batch-size-schedule ,", "no steps"),
         ('--hidden-size "$HIDDEN"', "--hidden-size 1000", "hidden 1000 does not divide into 16 heads"),
         ("--fp16", "--split a,b", "--split is 'a,b'"),
     ],

@@ -13,7 +13,7 @@ from trimaran.planner.compare import Comparison
 from trimaran.planner.plan import Plan, make_plan, ranked_layouts
 from trimaran.planner.question import Question, make_batch, with_nodes
 from trimaran.planner.ranking import rank_of, search
-from trimaran.spec import Job, Layout, Model, presets
+from trimaran.spec import Job, Layout, Mistake, Model, presets
 from trimaran.spec.files import load_job
 from trimaran.spec.settings import apply_settings
 
@@ -87,3 +87,10 @@ def test_a_layout_that_no_plan_lists_can_be_compared() -> None:
 def test_nothing_is_better_than_the_best() -> None:
     assert rank_of(SMALL, float(EVERY.seconds[0])) == 1
     assert rank_of(SMALL, float("inf")) == len(EVERY) + 1
+
+
+@pytest.mark.parametrize("change", [{"optimizer": "fused-adam"}, {"precision": "fp16"}, {"batch": make_batch(128)}])
+def test_a_job_that_asks_something_else_is_refused_with_a_sentence(change: dict[str, object]) -> None:
+    (name,) = change
+    with pytest.raises(Mistake, match=f"another {name} than that of the job .*, so their layouts cannot be compared"):
+        PLAN.compare(SMALL.job(EVERY.layout(0)).replace(**change))

@@ -62,6 +62,8 @@ def read_schedule(given: Given) -> Batch | None:
     if not words:
         return read_ramp_up({flag: value for flag, value in given.items() if flag != "--rampup-batch-size"})
     steps = [_schedule_step(word) for word in " ".join(words).replace(",", " ").split()]
+    if not steps:
+        raise Mistake("--step-batch-size-schedule has no steps; they are TOKENS:BATCH, such as 2.4B:320.")
     sizes = [size for _, size in steps]
     increments = {after - before for before, after in pairwise(sizes)}
     if len(increments) != 1 or min(increments) < 1 or "--seq-length" not in given:

@@ -10,7 +10,7 @@ from trimaran.cost.predict import predict
 from trimaran.planner.plan import Plan, RankedLayout, ranked_layouts
 from trimaran.planner.ranking import OBJECTIVES, Counts, Ranking, rank_of
 from trimaran.planner.why import describe_difference
-from trimaran.spec import Job
+from trimaran.spec import Job, Mistake
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,12 @@ class Comparison:
 def compare(plan: Plan, job: Job) -> Comparison:
     """The job's layout may be one of the plan's or not; it is costed beside the best either way."""
     question, objective = plan.question, plan.objective
+    for name in ("model", "trainer", "batch", "precision", "optimizer"):
+        if getattr(job, name) != getattr(question, name):
+            raise Mistake(
+                f"The plan is for another {name} than that of the job {job.name}, so their layouts cannot be compared;"
+                " plan the job itself: tm.plan(job).compare(job)."
+            )
     rows = columns_of([plan.best.job, job])
     predicted = predict(rows, question.cluster, question.trainer)
     seconds, gib = np.broadcast_to(predicted.seconds, (2,)), np.broadcast_to(predicted.memory_gib, (2,))
