@@ -59,12 +59,15 @@ class Comparison:
 def compare(plan: Plan, job: Job) -> Comparison:
     """The job's layout may be one of the plan's or not; it is costed beside the best either way."""
     question, objective = plan.question, plan.objective
-    for name in ("model", "trainer", "batch", "precision", "optimizer"):
-        if getattr(job, name) != getattr(question, name):
-            raise Mistake(
-                f"The plan is for another {name} than that of the job {job.name}, so their layouts cannot be compared;"
-                " plan the job itself: tm.plan(job).compare(job)."
-            )
+    asked = {name: getattr(question, name) for name in ("model", "trainer", "precision", "optimizer")}
+    differing = [name for name, value in asked.items() if getattr(job, name) != value]
+    if question.batch.size != job.batch.size:  # a ramp-up on the way to it changes no layout's seconds
+        differing.append("batch")
+    if differing:
+        raise Mistake(
+            f"The plan is for another {differing[0]} than that of the job {job.name}, so their layouts cannot be"
+            " compared; plan the job itself: tm.plan(job).compare(job)."
+        )
     rows = columns_of([plan.best.job, job])
     predicted = predict(rows, question.cluster, question.trainer)
     seconds, gib = np.broadcast_to(predicted.seconds, (2,)), np.broadcast_to(predicted.memory_gib, (2,))
