@@ -234,9 +234,17 @@ class Ledger:
         query = f"SELECT id, {document} FROM ({ids}) AS found"
         return [self._parsed(*found) for found in self._select(query, where)]
 
-    def rows(self, columns: Sequence[str], where: Sequence[Filter] = ()) -> list[tuple[Any, ...]]:
-        """Some columns only, in any order, without parsing a document."""
-        return self._select(f"SELECT {column_list(columns)} FROM trials{where_clause(where)}", where)
+    def rows(
+        self,
+        columns: Sequence[str],
+        where: Sequence[Filter] = (),
+        order: str = "seconds",
+        descending: bool = False,
+        limit: int | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Some columns only: what a table or a plot needs, without parsing a document."""
+        ordered = order_clause(order, descending, limit, where)
+        return self._select(f"SELECT {column_list(columns)} FROM trials{where_clause(where)}{ordered}", where)
 
     def groups(self, by: Sequence[str], where: Sequence[Filter] = (), fastest_by: str = "seconds") -> list[Group]:
         """Trials that agree in the columns `by`, sorted by these columns, each with its fastest.
