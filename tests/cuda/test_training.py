@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, local_tensors
+from trimaran.engine.checkpoint.checkpointer import Checkpointer, local_tensors
+from trimaran.engine.checkpoint.folder import TrainState
 from trimaran.engine.checkpoint.sharded_tensors import dequantized
 from trimaran.engine.kernels.fp8 import transpose_copy
 from trimaran.engine.kernels.fused_adamw import FusedAdamW

@@ -9,7 +9,8 @@ from torch import Tensor
 from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.stages import random_weights
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState
+from trimaran.engine.checkpoint.checkpointer import Checkpointer
+from trimaran.engine.checkpoint.folder import TrainState
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.optimizer.adam import create_moments

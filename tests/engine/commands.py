@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 
-def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "") -> Process:
-    """`limit`: words for the shell's ulimit, such as '-v 4000000'."""
+def train(*arguments: str, environment: Mapping[str, str] | None = None, limit: str = "", shell: str = "") -> Process:
+    """`limit`: words for the shell's ulimit, such as '-v 4000000'; `shell`: a line that runs "$@"."""
     command = [*TRIMARAN, "train", *arguments]
-    if limit:
-        command = ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *command]
+    if limit or shell:
+        command = ["bash", "-c", shell or f'ulimit {limit}; exec "$@"', "bash", *command]
     return start(command, {**ONE_THREAD, **(environment or {})})
 
 

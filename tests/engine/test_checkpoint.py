@@ -17,7 +17,8 @@ from tests.engine.pool import Pool
 from tests.engine.trainers import CPU, trainer_of
 from tests.processes import LIMIT_SECONDS, finish
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState, newest_checkpoint
+from trimaran.engine.checkpoint.checkpointer import Checkpointer
+from trimaran.engine.checkpoint.folder import TrainState, newest_checkpoint
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
 from trimaran.engine.memory.tracker import Tracker

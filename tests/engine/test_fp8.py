@@ -16,7 +16,8 @@ from tests.engine.jobs import GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, random_weights
 from tests.engine.trainers import CPU, losses_of, trainer_of
-from trimaran.engine.checkpoint.checkpointer import Checkpointer, TrainState
+from trimaran.engine.checkpoint.checkpointer import Checkpointer
+from trimaran.engine.checkpoint.folder import TrainState
 from trimaran.engine.kernels.compile import compile_layers
 from trimaran.engine.kernels.fp8 import E4M3, E5M2, Fp8Matmul, check_fp8_support, quantize, scale_for
 from trimaran.engine.model.linear import ColumnParallelLinear

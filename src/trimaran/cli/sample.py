@@ -46,6 +46,8 @@ def sample(
     begin = encode_prompt(prompt, text_tokenizer, weights.model.vocab)
     with copying("reading") as on_progress:
         stage = load_model(weights, on_progress)
+        if job is not None:
+            weights.verify()
     limit_threads(stage)
     options, generator = SamplingOptions(temperature, top_k), seeded_generator(seed)
     started, texts, generated = time.monotonic(), [], 0

@@ -1,17 +1,20 @@
 """The samples of a Job by number: synthetic, from one dataset, or a blend of several."""
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
 from trimaran.data.blend import BlendOrder
-from trimaran.data.indexed_dataset import Ints, open_dataset
+from trimaran.data.indexed_dataset import Ints, dataset_prefix, open_dataset
 from trimaran.data.manifest import read_manifest
 from trimaran.data.samples import Samples
 from trimaran.spec import Job, Mistake
 
 SYNTHETIC = "synthetic"
+FINGERPRINT_BYTES = 2**20  # of a dataset's begin and of its end
 _VALIDATION = 2  # the random stream of synthetic validation; prefix lengths are drawn from stream 1
 
 Split = Literal["train", "validation"]
@@ -66,6 +69,27 @@ def source_of(job: Job, split: Split = "train") -> SampleSource:
 def check_data(job: Job) -> None:
     """A Mistake where the job cannot read its data. Opens indices, reads no tokens."""
     source_of(job)
+
+
+def fingerprint(job: Job) -> dict[str, str]:
+    """What identifies the tokens of each source, by its place in the blend: its weight, and the sizes, begin and end of
+    its files. The same dataset has the same under another path."""
+    given = job.data.source
+    weights = {given: 1.0} if isinstance(given, str) else given
+    return {f"{i}, weight {weight:g}": _identify(path) for i, (path, weight) in enumerate(weights.items())}
+
+
+def _identify(path: str) -> str:
+    if path == SYNTHETIC:
+        return SYNTHETIC
+    sha, prefix = hashlib.sha256(), dataset_prefix(path)
+    for file in (Path(f"{prefix}.idx"), Path(f"{prefix}.bin")):
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            sha.update(f"{size} ".encode() + stream.read(FINGERPRINT_BYTES))
+            stream.seek(max(0, size - FINGERPRINT_BYTES))
+            sha.update(stream.read())
+    return sha.hexdigest()
 
 
 def _open(job: Job, path: str, split: Split, stream: int) -> SampleSource:

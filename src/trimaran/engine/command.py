@@ -34,12 +34,17 @@ def train(
         bool,
         typer.Option("--stop-on-nan", help="Stop at a loss that is not finite, and write its batch and tensors."),
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the digests of the checkpoints in saving.folder; train nothing.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Resume although data, seed or vocabulary are not the checkpoint's.")
+    ] = False,
     patience: Annotated[float, typer.Option(min=1, help="Timeout: seconds that a rank waits for the others.")] = 600,
 ) -> None:
     """Train a job: start a process for every device of its layout, step, and print a line for each iteration.
 
-    Exit codes: 0 done, 2 a bad job, 3 out of memory, 4 a rank failed, 5 interrupted, 6 a loss that is not finite
-    (with --stop-on-nan).
+    Exit codes: 0 done, 2 a bad job, 3 out of memory, 4 a rank failed, 5 interrupted, 6 a loss that is not finite.
 
     Example: trimaran train tiny --set layout.tp=2 --steps 10 --metrics tiny.jsonl
     """
@@ -47,6 +52,9 @@ def train(
         changes = [*(settings or []), *([f"steps={steps}"] if steps is not None else [])]
         job_to_run = apply_settings(load_job(job), changes)
         need_our_trainer(job_to_run)
+        if verify:
+            verify_checkpoints(job_to_run.saving.folder)
+            return
         rendezvous = find_rendezvous(os.environ, job_to_run.layout.devices)
         check_devices(job_to_run)
         check_data(job_to_run)
@@ -60,13 +68,22 @@ def train(
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise a lost rank prints a page of C++ frames
         from trimaran.engine.loop.train import TrainOptions, run
 
-        options = TrainOptions(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan)
+        options = TrainOptions(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan, force)
         code = run(job_to_run, options, rendezvous)
     except Mistake:
         if is_rank_0(os.environ):
             raise
         raise typer.Exit(2) from None  # rank 0 prints it for all
     raise typer.Exit(code)
+
+
+def verify_checkpoints(folder: str | None) -> None:
+    """A line for every checkpoint, from the oldest on; a Mistake where the newest is damaged."""
+    from trimaran.engine.checkpoint.verify import verify_folder
+
+    if folder is None:
+        raise Mistake("--verify checks the checkpoints of saving.folder, which the job does not set.")
+    verify_folder(Path(folder))
 
 
 def check_devices(job: Job) -> None:

@@ -9,7 +9,9 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,18 @@ class Heartbeat:
         state = {"rank": self.rank, "pid": os.getpid(), "host": self.host, "doing": phase, "iteration": iteration}
         state["time"] = time.time()
         partial = self.file.with_suffix(".partial")
-        partial.write_text(json.dumps(state))
-        partial.replace(self.file)  # a reader sees the old or the new, never half of one
+        try:
+            partial.write_text(json.dumps(state))
+            partial.replace(self.file)  # a reader sees the old or the new, never half of one
+        except OSError as error:
+            warn(f"heartbeats of rank {self.rank} cannot be written any more: {error.strerror}.")
+            self.file = None
+
+
+def warn(sentence: str) -> None:
+    """On stderr, if that can still be written."""
+    with suppress(OSError):
+        print(f"trimaran: warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def stack_file(folder: Path, rank: int) -> Path:

@@ -187,7 +187,8 @@ def _rank_main(
         with suppress(OSError):  # the parent is gone
             parent.send(failure)
         code = failure.code
-    sys.stdout.flush()
+    with suppress(OSError):  # a full disk
+        sys.stdout.flush()
     os._exit(code)  # without exit handlers: PyTorch's may wait for ranks that are gone
 
 

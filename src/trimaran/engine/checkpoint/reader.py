@@ -9,7 +9,17 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from trimaran.engine.checkpoint.checkpointer import STATE, newest_checkpoint, read_state
+from trimaran.engine.checkpoint.digests import Verification, read_sums
+from trimaran.engine.checkpoint.folder import (
+    STATE,
+    DamagedError,
+    complete_checkpoints,
+    newest_checkpoint,
+    parse_state,
+    read_state,
+)
+from trimaran.engine.checkpoint.storage import CheckpointReader, cause_of, describe, read_metadata
+from trimaran.processes.out_of_memory import is_out_of_memory
 from trimaran.spec import Layout, Mistake, Model
 from trimaran.spec.tensors import VOCABULARY, stage_tensors
 
@@ -26,10 +36,12 @@ class SavedCheckpoint:
     def __init__(self, folder: Path) -> None:
         self.path = checkpoint_in(folder)
         try:
-            state, self.job = read_state(self.path)
-        except (OSError, ValueError, KeyError, TypeError):
-            raise Mistake(f"{self.path / STATE} does not say what was saved; is {self.path} damaged?") from None
-        self.iteration, self.model = state.iteration, self.job.model
+            saved = parse_state(read_state(self.path))
+            self.metadata = read_metadata(self.path)
+            self.verification = Verification(self.path, read_sums(self.path).items())
+        except DamagedError as why:
+            raise self._mistake(str(why)) from None
+        self.job, self.iteration, self.model = saved.job, saved.state.iteration, saved.job.model
         self.shapes = full_shapes(self.model)
 
     def read(self, name: str) -> Tensor:
@@ -38,13 +50,23 @@ class SavedCheckpoint:
         tensors = {key: torch.empty(self.shapes[name])}
         try:
             with single_process():
-                dcp.load(tensors, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+                dcp.load(tensors, storage_reader=CheckpointReader(self.path, self.metadata), no_dist=True)
         except Exception as error:  # a damaged file is an EOFError, a RuntimeError, …, by version and place
-            raise Mistake(
-                f"{name} cannot be read from {self.path}: the checkpoint is damaged, or was removed for a newer one"
-                f" ({type(error).__name__})."
-            ) from None
+            if is_out_of_memory(str(error)) or isinstance(error, MemoryError):
+                raise
+            why = self.verification.damage() or describe(error)
+            raise self._mistake(f"{name} cannot be read, because {why}") from None
         return tensors[key]
+
+    def verify(self) -> None:
+        """After the last tensor was read: a Mistake where a file is not as it was written."""
+        if damage := self.verification.damage():
+            raise self._mistake(damage)
+
+    def _mistake(self, why: str) -> Mistake:
+        others = [path.name for path in complete_checkpoints(self.path.parent) if path != self.path]
+        older = f"; there is also {others[-1]}" if others else ""
+        return Mistake(f"The checkpoint {self.path} is damaged, or was removed for a newer one: {why}{older}.")
 
 
 @contextmanager
@@ -55,9 +77,7 @@ def single_process() -> Iterator[None]:
         try:
             yield
         except dcp.CheckpointException as error:
-            cause, _ = next(iter(error.failures.values()))
-            # A full disk is raised a second time, as a RuntimeError, when the file is closed.
-            raise (cause.__context__ if isinstance(cause.__context__, OSError) else cause) from None
+            raise cause_of(error) from None
 
 
 def checkpoint_in(folder: Path) -> Path:

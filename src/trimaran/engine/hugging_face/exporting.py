@@ -56,6 +56,7 @@ def export(
                 on_progress(done, total)
             save_file(tensors, folder / name, metadata={"format": "pt"})
             weight_map |= dict.fromkeys(tensors, name)
+        saved.verify()
         if count > 1:
             _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
         ends = {"bos_token_id": None, "eos_token_id": tokenizer.eod if tokenizer else None}

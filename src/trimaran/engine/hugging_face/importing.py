@@ -13,9 +13,10 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from trimaran.data.source import check_data
 from trimaran.data.tokenizer import TOKENIZER_FILE
 from trimaran.engine.checkpoint.atomic_folder import atomic_folder
-from trimaran.engine.checkpoint.checkpointer import TrainState, write_state
+from trimaran.engine.checkpoint.folder import TrainState, write_state
 from trimaran.engine.checkpoint.reader import full_shapes, single_process
 from trimaran.engine.checkpoint.sharded_tensors import Shard, ShardSavePlanner
+from trimaran.engine.checkpoint.storage import CheckpointWriter
 from trimaran.engine.hugging_face.folder import HfFolder, OnProgress
 from trimaran.engine.optimizer.adam import MOMENTS
 from trimaran.spec import Job, presets
@@ -36,7 +37,7 @@ def import_(source: Path, out: Path, data: str | None, on_progress: OnProgress) 
         step.mkdir()
         write_state(step, TrainState(), job)
         # A file for each tensor: DCP keeps everything of a file in memory until it is written.
-        writer = dcp.FileSystemWriter(step, single_file_per_rank=False, sync_files=False)
+        writer = CheckpointWriter(step, single_file_per_rank=False, sync_files=False)
         with single_process():
             dcp.save({}, storage_writer=writer, planner=StreamingSavePlanner(folder, on_progress), no_dist=True)
         if (source / TOKENIZER_FILE).is_file():

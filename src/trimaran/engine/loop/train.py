@@ -40,6 +40,7 @@ class TrainOptions:
     tensorboard: Path | None = None
     timeout: timedelta = timedelta(minutes=10)  # how long a rank waits for the others
     stop_on_nan: bool = False
+    force: bool = False  # resume with other data, another seed or vocabulary than the checkpoint's
 
 
 def run(job: Job, options: TrainOptions, rendezvous: Rendezvous | None) -> int:
@@ -62,13 +63,19 @@ def train(job: Job, options: TrainOptions, rank: Rank) -> int:
     heartbeat.beat(phases.BUILDING)
     trainer = Trainer(job, world, skip_not_finite=options.stop_on_nan)
     checkpointer = Checkpointer(trainer)
-    state = checkpointer.resume()
+    state = checkpointer.resume(options.force)
     is_last_rank = world.rank == world.size - 1  # which reports, as in Megatron
     with stop_signals() as stop:
         sinks = open_sinks(job, options.metrics, options.tensorboard, state.iteration > 0) if is_last_rank else []
         with closing(MetricsReporter(job, world, state, sinks)) as reporter:
             code = train_loop(trainer, checkpointer, stop, reporter, heartbeat, options.stop_on_nan)
     iteration = reporter.state.iteration
+    if code == NOT_FINITE and not options.stop_on_nan and is_last_rank:
+        print(
+            f"trimaran: the loss or gradient of iteration {iteration} is not finite: the weights after it were not"
+            " saved; --stop-on-nan stops at the first such step, and writes what it saw.",
+            file=sys.stderr,
+        )
     if code == INTERRUPTED and is_last_rank:
         saved = f", saved in {job.saving.folder}" if job.saving.folder else ""
         print(f"trimaran: interrupted after iteration {iteration} of {job.steps}{saved}.", file=sys.stderr)
@@ -141,13 +148,13 @@ def train_loop(
         if validates and held_out is not None:
             heartbeat.beat(phases.VALIDATING, iteration)
             reporter.report_validation(evaluate(trainer, held_out))
-        if saves:
+        if saves and reporter.is_finite:  # otherwise the weights are NaN, and older checkpoints are better
             heartbeat.beat(phases.SAVING, iteration)
-            checkpointer.save(replace(reporter.state, loss_scale=trainer.scaler.state()))
+            checkpointer.save(replace(reporter.state, loss_scale=trainer.scaler.state()), must=stops or last)
         if validates or saves:
             reporter.restart_clock()
         if stops and not last:
             checkpointer.finish()
             return INTERRUPTED
     checkpointer.finish()
-    return DONE
+    return DONE if reporter.is_finite else NOT_FINITE

@@ -5,7 +5,7 @@ import math
 import resource
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from trimaran.cost.flops import FORMULAS, TrainingStep
 from trimaran.cost.memory import GIB
-from trimaran.engine.checkpoint.checkpointer import TrainState
+from trimaran.engine.checkpoint.folder import TrainState
 from trimaran.engine.metrics.sinks import MetricSink, StepMetrics
 from trimaran.engine.metrics.spikes import SpikeDetector
 from trimaran.engine.parallel.world import World
 from trimaran.engine.trainer import Requests, StepResult
+from trimaran.processes.heartbeat import warn
 from trimaran.spec import Job
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
@@ -64,11 +65,12 @@ class MetricsReporter:
     """Holds the state of training after the last step that was reported."""
 
     def __init__(self, job: Job, world: World, state: TrainState, sinks: Sequence[MetricSink] = ()) -> None:
-        self.job, self.world, self.state, self.sinks = job, world, state, sinks
+        self.job, self.world, self.state, self.sinks = job, world, state, list(sinks)
         self.samples = job.samples
         self.spikes = SpikeDetector()
         self.recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # samples and seconds of the last iterations
         self.reported = 0  # steps since this start
+        self.is_finite = True  # the weights after the last step
         self.peaks = [0.0] * job.layout.pp
         self.restart_clock()
 
@@ -81,6 +83,7 @@ class MetricsReporter:
         seconds, self.since = seconds_between(self.since, step.ended), step.ended
         loss, norm, stop, save = step.totals.tolist()
         self.reported += 1
+        self.is_finite = math.isfinite(loss) and (step.result.skipped or math.isfinite(norm))
         self.state = replace(
             self.state,
             iteration=step.iteration,
@@ -93,17 +96,24 @@ class MetricsReporter:
             self.peaks = peak_memory_gib(self.world)
         if self.sinks:
             metrics = self._metrics(step, loss, norm, seconds)
-            for sink in self.sinks:
-                sink.write(metrics)
+            self._to_sinks(lambda sink: sink.write(metrics))
         return Requests(stop > 0, save > 0)
 
     def report_validation(self, loss: float) -> None:
-        for sink in self.sinks:
-            sink.write_validation(self.state.iteration, loss)
+        self._to_sinks(lambda sink: sink.write_validation(self.state.iteration, loss))
 
     def close(self) -> None:
-        for sink in self.sinks:
-            sink.close()
+        self._to_sinks(lambda sink: sink.close())
+
+    def _to_sinks(self, write: Callable[[MetricSink], None]) -> None:
+        """A sink that cannot be written, as on a full disk, is told once and dropped: training is worth more."""
+        for sink in list(self.sinks):
+            try:
+                write(sink)
+            except OSError as error:
+                self.sinks.remove(sink)
+                sink.abandon()
+                warn(f"{sink.name} cannot be written any more: {error.strerror or error}.")
 
     def _metrics(self, step: PendingStep, loss: float, norm: float, seconds: float) -> StepMetrics:
         tokens = self.job.model.seq_len

@@ -4,7 +4,10 @@ import json
 import math
 import os
 import signal
+import socket
 import sys
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trimaran.export.argument_dump import argument_lines
+from trimaran.processes.heartbeat import warn
 from trimaran.spec import Job
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
@@ -44,6 +48,8 @@ class StepMetrics:
 
 class ConsoleSink:
     """A log; on a terminal also a bar with loss, speed and time left below it."""
+
+    name = "The log"
 
     def __init__(self, job: Job, out: TextIO) -> None:
         self.job, self.out, self.steps = job, out, 0
@@ -90,10 +96,14 @@ class ConsoleSink:
             print(line, file=self.out, flush=True)
         except BrokenPipeError:  # of `| head`, or of a `| tee` that Ctrl-C has ended too
             signal.raise_signal(signal.SIGTERM)  # nobody reads it any more: stop after this step, and save
-            null, pipe = os.open(os.devnull, os.O_WRONLY), self.out.fileno()
-            if os.path.sameopenfile(pipe, sys.stderr.fileno()):  # 2>&1
-                os.dup2(null, sys.stderr.fileno())
-            os.dup2(null, pipe)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """What is still in Python's buffer, and whatever follows, goes nowhere."""
+        null, log = os.open(os.devnull, os.O_WRONLY), self.out.fileno()
+        if os.path.sameopenfile(log, sys.stderr.fileno()):  # 2>&1
+            os.dup2(null, sys.stderr.fileno())
+        os.dup2(null, log)
 
 
 def iteration_line(step: StepMetrics, formula: str) -> str:
@@ -134,10 +144,15 @@ class JsonLinesSink:
     """One object a line, flushed at once; NaN and infinity, which JSON does not have, are null."""
 
     def __init__(self, path: Path, resumed: bool) -> None:
+        self.name = str(path)
         self.file = path.open("a" if resumed else "w", encoding="utf-8")
 
     def close(self) -> None:
         self.file.close()
+
+    def abandon(self) -> None:
+        with suppress(OSError):  # once more, of what is still in Python's buffer
+            self.file.close()
 
     def write(self, step: StepMetrics) -> None:
         self._write(asdict(step))
@@ -152,15 +167,24 @@ class JsonLinesSink:
 
 
 class TensorBoardSink:
-    """Scalars by iteration, under Megatron's names where it has one."""
+    """Scalars by iteration, under Megatron's names where it has one. Written at once: PyTorch's SummaryWriter has a
+    thread that hides errors until it is closed, and loses what is queued when the run is killed."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self.writer = SummaryWriter(str(folder))
+        self.name = str(folder)
+        self.file = (folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}").open("wb")
+        self.records = RecordWriter(self.file)
+        self._write(Event(file_version="brain.Event:2"))
 
     def close(self) -> None:
-        self.writer.close()
+        self.file.close()
+
+    def abandon(self) -> None:
+        with suppress(OSError):
+            self.file.close()
 
     def write(self, step: StepMetrics) -> None:
         scalars = {
@@ -174,12 +198,22 @@ class TensorBoardSink:
             **{f"tflops/{formula}": value for formula, value in step.tflops.items()},
             **{f"peak-memory-gib/stage {stage}": gib for stage, gib in enumerate(step.peak_memory_gib)},
         }
-        for name, value in scalars.items():
-            self.writer.add_scalar(name, value, step.iteration)
+        self._write_scalars(scalars, step.iteration)
 
     def write_validation(self, iteration: int, loss: float) -> None:
-        self.writer.add_scalar("lm-loss-validation/lm loss", loss, iteration)
-        self.writer.flush()
+        self._write_scalars({"lm-loss-validation/lm loss": loss}, iteration)
+
+    def _write_scalars(self, scalars: dict[str, float], iteration: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._write(Event(step=iteration, summary=Summary(value=values)))
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self.records.write(event.SerializeToString())
+        self.records.flush()
 
 
 MetricSink = ConsoleSink | JsonLinesSink | TensorBoardSink
@@ -188,8 +222,11 @@ MetricSink = ConsoleSink | JsonLinesSink | TensorBoardSink
 def open_sinks(job: Job, metrics: Path | None, tensorboard: Path | None, resumed: bool) -> list[MetricSink]:
     """A resumed run appends to its metrics."""
     sinks: list[MetricSink] = [ConsoleSink(job, sys.stdout)]
-    if metrics is not None:
-        sinks.append(JsonLinesSink(metrics, resumed))
-    if tensorboard is not None:
-        sinks.append(TensorBoardSink(tensorboard))
+    try:
+        if metrics is not None:
+            sinks.append(JsonLinesSink(metrics, resumed))
+        if tensorboard is not None:
+            sinks.append(TensorBoardSink(tensorboard))
+    except OSError as error:
+        warn(f"{error.filename or tensorboard} cannot be written: {error.strerror}.")
     return sinks

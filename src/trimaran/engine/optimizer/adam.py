@@ -70,6 +70,11 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
             group["lr"] = rate
 
 
+def has_moments(optimizer: Optimizer) -> bool:
+    """False before the first step."""
+    return all(value in optimizer.state for group in optimizer.param_groups for value in group["params"])
+
+
 def create_moments(optimizer: Optimizer) -> None:
     """PyTorch allocates them in the first step: here one with learning rate zero, for one parameter after the other,
     because all gradients at once may not fit into memory."""
