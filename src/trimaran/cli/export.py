@@ -9,7 +9,7 @@ import typer
 from trimaran.cli.show import JsonOption, print_json
 from trimaran.export.adapt import LaunchFiles
 from trimaran.export.formats import TARGETS
-from trimaran.export.launch_script import plain_name
+from trimaran.export.quoting import one_line, plain_name
 from trimaran.processes.command import SettingsOption
 from trimaran.spec import Mistake
 from trimaran.spec.files import load_job, write_text
@@ -52,7 +52,7 @@ def export(
     if launch_files.unsupported:  # on stderr, so that a file that is printed stays a file
         print(f"Not supported by {to}:", file=sys.stderr)
     for each in launch_files.unsupported:
-        print(f"  {each.field}: {each.why}", file=sys.stderr)
+        print(f"  {one_line(f'{each.field}: {each.why}')}", file=sys.stderr)
 
 
 def write(launch_files: LaunchFiles, folder: Path) -> None:

@@ -1,18 +1,26 @@
 """Shell scripts that start a trainer: torchrun on every node with the trainer's flags, and SLURM's batch script."""
 
 import json
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from trimaran.export.adapt import Reason
 from trimaran.export.flags import Line, Unquoted
+from trimaran.export.quoting import one_line, plain_name, shell_word
 from trimaran.spec import Job
 
 CPU_DEVICES = ("cpu-", "a64fx")  # their nodes have no GPUs to ask SLURM for
 SITE = "# Your site may want more: --account, --partition, --constraint, --qos, --cpus-per-task."
 NAME, MODEL = "# Job: ", "# Model: "  # in the first lines: no trainer has a flag for these
+_ARRAYS = "DISTRIBUTED MODEL LAYOUT BATCH OPTIMIZER DATA OUTPUT DEEPSPEED TITAN"
+OF_THE_SCRIPT = {"HERE", "NNODES", "GPUS_PER_NODE", "LAUNCHER", *(f"{name}_ARGS" for name in _ARRAYS.split())}
+# Bash cannot pass these on: they are read-only, change how it splits words, or have values of its own. Assigning to
+# those that are integers (RANDOM, OPTIND) even runs the commands in an array's index.
+OF_BASH = set(
+    "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE BASH_SUBSHELL"
+    " BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OPTIND PIPESTATUS PPID"
+    " RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _".split()
+)
 
 
 def launch_script(
@@ -20,7 +28,7 @@ def launch_script(
 ) -> str:
     """Started once on every node, with or without SLURM. LAUNCHER=echo shows the command instead."""
     cluster = job.cluster
-    what = f"{cluster.devices} devices of {cluster.name} with {trainer}"
+    what = f"{cluster.devices} devices of {one_line(cluster.name)} with {trainer}"
     lines = [
         "#!/bin/bash",
         NAME + json.dumps(job.name),
@@ -58,21 +66,27 @@ def launch_script(
 
 
 def quote(line: Line) -> str:
-    return " ".join(word if isinstance(word, Unquoted) else shlex.quote(word) for word in line)
+    return " ".join(word if isinstance(word, Unquoted) else shell_word(word) for word in line)
 
 
 def environment_lines(job: Job) -> list[str]:
-    return [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items() if is_variable(name)]
+    kept = {name: value for name, value in job.environment.items() if why_no_variable(name) is None}
+    return [f"export {name}={shell_word(value)}" for name, value in kept.items()]
 
 
 def unsupported_environment(job: Job) -> Iterator[Reason]:
     for name in job.environment:
-        if not is_variable(name):
-            yield f"environment.{name}", f"{name!r} is not a valid name of a shell variable; it is left out."
+        if why := why_no_variable(name):
+            yield f"environment.{name}", f"{name!r} {why}; it is left out."
 
 
-def is_variable(name: str) -> bool:
-    return name.isascii() and name.isidentifier()
+def why_no_variable(name: str) -> str | None:
+    """Why a script cannot set it for the trainer, as the end of a sentence."""
+    if not (name.isascii() and name.isidentifier()):
+        return "is not a valid name of a shell variable"
+    if name in OF_THE_SCRIPT:
+        return "is a variable of the script itself"
+    return "is a variable of bash itself" if name in OF_BASH else None
 
 
 def read_names(text: str) -> dict[str, str]:
@@ -115,8 +129,3 @@ def slurm_script(job: Job, script: str) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def plain_name(name: str) -> str:
-    """A job's name without characters that are special to a shell or to SLURM."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"

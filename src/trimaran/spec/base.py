@@ -9,6 +9,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trimaran.spec.mistake import Mistake, validation_message
 
 
+class LosslessDumper(yaml.SafeDumper):
+    """Double quotes where a text has line breaks of Unicode: PyYAML writes them as they are otherwise, and reads a
+    space or a new line back."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if any(c in text for c in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+LosslessDumper.add_representer(str, _represent_text)
+
+
 class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
 
@@ -33,7 +46,7 @@ class Spec(BaseModel):
         return self.model_dump_json()
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=100)
+        return yaml.dump(self.to_dict(), Dumper=LosslessDumper, sort_keys=False, allow_unicode=True, width=100)
 
     @classmethod
     def from_json(cls, text: str, *, trusted: bool = False) -> Self:

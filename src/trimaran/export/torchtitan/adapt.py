@@ -6,7 +6,7 @@ from typing import Any
 
 from trimaran.export.adapt import Unsupported
 from trimaran.export.flags import default_of, field_of
-from trimaran.export.launch_script import is_variable
+from trimaran.export.launch_script import why_no_variable
 from trimaran.export.torchtitan.shapes import why_impossible
 from trimaran.spec import Job, Mistake, presets
 
@@ -157,8 +157,8 @@ def _validation(job: Job) -> Iterator[Replacement]:
 
 def _environment(job: Job) -> Iterator[Replacement]:
     if job.environment:
-        odd = [name for name in job.environment if not is_variable(name)]
-        lost = f" {', '.join(map(repr, odd))} is not a valid name of a variable and is left out." if odd else ""
+        reasons = {name: why for name in job.environment if (why := why_no_variable(name))}
+        lost = "".join(f" {name!r} {why}; it is left out." for name, why in reasons.items())
         yield "environment", {}, f"Its file has no environment variables; run.sh sets them.{lost}"
 
 
