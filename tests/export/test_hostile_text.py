@@ -116,13 +116,12 @@ def test_a_nul_character_is_refused_where_a_script_would_have_to_hold_it(target:
         try:
             files = TARGETS[target](job).files
         except Mistake as mistake:
-            assert "NUL" in str(mistake)
-            refused.add(place)
+            refused.add((place, "NUL" in str(mistake)))
         else:
             assert not any("\0" in text for text in files.values())
     in_words = {"data.source", "data.source{}", "saving.folder", "environment[]"}
     expected = {"megatron-lm": in_words, "megatron-deepspeed": in_words, "torchtitan": {"environment[]"}}
-    assert refused == expected.get(target, set())
+    assert refused == {(place, True) for place in expected.get(target, ())}
 
 
 @pytest.mark.parametrize("target", ["megatron-lm", "megatron-deepspeed", "torchtitan"])

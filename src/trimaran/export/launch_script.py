@@ -16,10 +16,10 @@ _ARRAYS = "DISTRIBUTED MODEL LAYOUT BATCH OPTIMIZER DATA OUTPUT DEEPSPEED TITAN"
 OF_THE_SCRIPT = {"HERE", "NNODES", "GPUS_PER_NODE", "LAUNCHER", *(f"{name}_ARGS" for name in _ARRAYS.split())}
 # Bash cannot pass these on: they are read-only, change how it splits words, or have values of its own. Assigning to
 # those that are integers (RANDOM, OPTIND) even runs the commands in an array's index.
-OF_BASH = set(
+OF_BASH = (
     "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE BASH_SUBSHELL"
     " BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO OPTIND PIPESTATUS PPID"
-    " RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _".split()
+    " RANDOM SECONDS SHELLOPTS SHLVL SRANDOM UID _"
 )
 
 
@@ -86,7 +86,7 @@ def why_no_variable(name: str) -> str | None:
         return "is not a valid name of a shell variable"
     if name in OF_THE_SCRIPT:
         return "is a variable of the script itself"
-    return "is a variable of bash itself" if name in OF_BASH else None
+    return "is a variable of bash itself" if name in OF_BASH.split() else None
 
 
 def read_names(text: str) -> dict[str, str]:
