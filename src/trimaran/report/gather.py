@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trimaran.export.quoting import shell_word
 from trimaran.lab.sweep_folder import load_sweep_folder
 from trimaran.learn.trials import possible_job
 from trimaran.ledger.audit import Corrected, corrected
@@ -40,7 +41,7 @@ def ledger_campaigns(ledger: Ledger, where: Sequence[Filter], on_progress: OnPro
             + (" that matches these conditions" if where else "")
             + "; `trimaran results` lists the trials, `trimaran import --published` adds the published ones."
         )
-    asked = " ".join(f"'{each.column}{each.operator}{each.value}'" for each in where)
+    asked = " ".join(shell_word(f"{each.column}{each.operator}{each.value}") for each in where)
     return _campaigns(view, (f"trimaran results {asked}".strip(), "trimaran audit --ledger"), on_progress)
 
 
@@ -53,7 +54,7 @@ def sweep_campaigns(folder: Path, ledger: Ledger, on_progress: OnProgress) -> li
     before = {
         c.job.to_json(): TrialPrediction(c.seconds, c.low, c.high, c.memory_gib, c.fits) for c in sweep.candidates
     }
-    commands = (f"trimaran sweep {folder / 'sweep.yaml'} --folder {folder}-again",)
+    commands = (f"trimaran sweep {shell_word(f'{folder}/sweep.yaml')} --folder {shell_word(f'{folder}-again')}",)
     return _campaigns(view, commands, on_progress, before)
 
 

@@ -78,8 +78,8 @@ def _view(number: int, campaign: Campaign, figures: list[Figure]) -> dict[str, A
 
 
 def _script_json(plot: Any) -> Markup:
-    """Inside a script element only `</` must be escaped: it could end the element."""
-    return Markup(json.dumps(json.loads(plot.to_json()), separators=(",", ":")).replace("</", "<\\/"))
+    """Inside a script element `</script` ends it, and `<!--<script` keeps its own end from ending it."""
+    return Markup(json.dumps(json.loads(plot.to_json()), separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _cells(row: Row, best: bool) -> list[Cell]:

@@ -1,6 +1,7 @@
 """Figure: a plot and the rows behind it."""
 
 import csv
+import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Figure:
 
 def plot(traces: Sequence[Any], height: int = 380, **layout: Any) -> Any:
     """With a transparent background: the page's is light or dark."""
+    for trace in traces:
+        trace.update({name: _escape(trace[name]) for name in ("x", "y", "text") if name in trace})
     figure = go.Figure(list(traces))
     figure.update_layout(
         template="none",
@@ -50,3 +53,11 @@ def plot(traces: Sequence[Any], height: int = 380, **layout: Any) -> Any:
     figure.update_xaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
     figure.update_yaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
     return figure
+
+
+def _escape(value: Any) -> Any:
+    """Labels and names of trials as written, on several lines where they have them: Plotly would make tags of theirs
+    bold, or links."""
+    if isinstance(value, str):
+        return html.escape(value, quote=False).replace("\n", "<br>")
+    return [_escape(item) for item in value] if isinstance(value, list | tuple) else value

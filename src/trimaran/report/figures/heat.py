@@ -86,7 +86,7 @@ def _measured(rows: tuple[Row, ...], x: str, y: str) -> dict[tuple[int, int], fl
 
 def _text(predicted: float | None, measured: float | None) -> str:
     text = "" if predicted is None else _short(predicted)
-    return text + ("" if measured is None else f"<br>({_short(measured)})")
+    return text + ("" if measured is None else f"\n({_short(measured)})")
 
 
 def _short(seconds: float) -> str:

@@ -107,7 +107,7 @@ def accuracy(campaign: Campaign) -> Figure | None:
         y=predicted,
         mode="markers",
         name="trials",
-        text=[f"{row.label}<br>{error:+.1%}" for row, _, _, error in known],
+        text=[f"{row.label}\n{error:+.1%}" for row, _, _, error in known],
         hovertemplate="%{text}<br>measured %{x:.4g} s, predicted %{y:.4g} s<extra></extra>",
         marker={"size": 8, "color": PREDICTED, "opacity": 0.8},
     )
