@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
+from rich.text import Text
 
 from trimaran.cli.importing import read_all
 from trimaran.cli.options import PublishedOption
@@ -71,13 +71,13 @@ def _print(view: Corrected) -> None:
         chosen = [finding for finding in view.findings if finding.level == level]
         if not chosen:
             continue
-        out.print(f"[bold {colors[level]}]{level}[/] ({len(chosen)}): {meaning}")
+        out.print(Text.assemble((level, f"bold {colors[level]}"), f" ({len(chosen)}): {meaning}"))
         for finding in chosen:
-            text = f"[bold]{escape(finding.where)}[/] {finding.check}: {escape(finding.message)}"
+            text = Text.assemble((finding.where, "bold"), f" {finding.check}: {finding.message}")
             out.print(Padding(text, (0, 0, 0, 2)))
             if finding.corrections:
                 fixes = ", ".join(f"{name} = {value}" for name, value in finding.corrections.items())
-                out.print(Padding(f"[green]→ {escape(fixes)}[/]", (0, 0, 0, 4)))
+                out.print(Padding(Text(f"→ {fixes}", "green"), (0, 0, 0, 4)))
         out.print()
     forced = f"{len(view.corrections)} trials with a forced correction"
     out.print(f"{len(view.trials)} trials audited: {len(view.findings)} findings, {forced}.")

@@ -51,12 +51,12 @@ def _print(job: Job, answer: dict[str, Any]) -> None:
     out, gib = console(), 2**30
     layout = job.layout
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
-    out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
+    out.print(Text.assemble((job.name, "bold"), f": {cut}, recompute {layout.recompute}, {layout.schedule}"))
     fullest = max(stage["total"] for stage in answer["memory_bytes"].values()) / gib
     without = " without the fragments, which are given back" if fullest > answer["device_gib"] else ""
-    verdict = f"fits{without}" if answer["fits"] else "[red]does not fit[/]"
-    room = f"{fullest:.1f} GiB on the fullest stage, of {answer['device_gib']:g}: {verdict}"
-    out.print(f"\n[bold]Memory[/] of a device by stage, GiB. {room}.", highlight=False)
+    verdict = (f"fits{without}", "") if answer["fits"] else ("does not fit", "red")
+    room = f"{fullest:.1f} GiB on the fullest stage, of {answer['device_gib']:g}: "
+    out.print(Text.assemble("\n", ("Memory", "bold"), f" of a device by stage, GiB. {room}", verdict, "."))
     for stage, parts in answer["memory_bytes"].items():
         out.print(f"  {'only' if layout.pp == 1 else stage} stage, {parts['total'] / gib:.1f}", highlight=False)
         for name, meaning in MEMORY_LABELS.items():
@@ -64,9 +64,8 @@ def _print(job: Job, answer: dict[str, Any]) -> None:
             _bar(out, meaning, parts[name] / gib, share, "magenta")
     seconds = answer["seconds"]
     spread = f"80 % interval {answer['seconds_low']:.2f} to {answer['seconds_high']:.2f}"
-    out.print(
-        f"\n[bold]Time[/] of a step, {seconds:.2f} s ({spread}); limited by {answer['limited_by']}.", highlight=False
-    )
+    limited = f" of a step, {seconds:.2f} s ({spread}); limited by {answer['limited_by']}."
+    out.print(Text.assemble("\n", ("Time", "bold"), limited))
     for name, value in answer["time_seconds"].items():
         _bar(out, PART_LABELS[name], value, value / seconds, "blue")
 
@@ -76,7 +75,7 @@ def _bar(out: Any, name: str, value: float, share: float, colour: str) -> None:
         return
     eighths = round(min(share, 1) * BAR * 8)
     bar = "█" * (eighths // 8) + ("" if eighths % 8 == 0 else " ▏▎▍▌▋▊▉"[eighths % 8])
-    out.print(f"    {name:<30}{value:>9.2f} {share:>6.1%} [{colour}]{bar}[/]", highlight=False)
+    out.print(Text.assemble(f"    {name:<30}{value:>9.2f} {share:>6.1%} ", (bar, colour)))
 
 
 def _draw(job: Job, spans: list[Span], drawn: int, bubble: float) -> None:
@@ -88,11 +87,8 @@ def _draw(job: Job, spans: list[Span], drawn: int, bubble: float) -> None:
     some = (
         f"{drawn} of {job.micro_batches} micro batches" if drawn < job.micro_batches else f"all {drawn} micro batches"
     )
-    out.print(
-        f"\n[bold]Pipeline[/], {some}, {whole:.2f} s: stages wait {idle_share(spans, pp):.0%} of it"
-        f" ({bubble:.1%} bubble in the whole step)",
-        highlight=False,
-    )
+    waits = f"stages wait {idle_share(spans, pp):.0%} of it ({bubble:.1%} bubble in the whole step)"
+    out.print(Text.assemble("\n", ("Pipeline", "bold"), f", {some}, {whole:.2f} s: {waits}"))
     shown = range(pp) if pp <= MOST_ROWS else [*range(MOST_ROWS // 2), *range(pp - MOST_ROWS // 2, pp)]
     for stage in shown:
         if pp > MOST_ROWS and stage == pp - MOST_ROWS // 2:

@@ -142,7 +142,7 @@ def job_of_launch_file(path: Path, found: PartialJob, on: str, model: str, setti
 def read_all(files: list[Path], published: bool) -> dict[str, Reading]:
     """Every file is read before anything is written, with a progress bar on a terminal."""
     readings = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         for path in files:
             size = path.stat().st_size if path.is_file() else None

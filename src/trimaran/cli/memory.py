@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.text import Text
 
 from trimaran.cli.options import JobArgument
 from trimaran.cli.progress import progress
@@ -111,7 +112,7 @@ def _stages(job: Job, rank: int) -> list[tuple[int, list[int]]]:
 def _print(job: Job, answer: dict[str, Any]) -> None:
     layout, out = job.layout, console()
     cut = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}, micro batch {layout.micro_batch}, ZeRO {layout.zero}"
-    out.print(f"[bold]{job.name}[/]: {cut}, recompute {layout.recompute}, {layout.schedule}", highlight=False)
+    out.print(Text.assemble((job.name, "bold"), f": {cut}, recompute {layout.recompute}, {layout.schedule}"))
     where = f"pp {answer['pp_rank']}, dp {answer['dp_rank']}, tp {answer['tp_rank']}"
     stages = " and ".join(_describe_stage(stage, job) for stage in answer["stages"])
     out.print(f"Rank {answer['rank']} of {layout.devices} ({where}) holds {stages}.\n", highlight=False)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
 from trimaran.cli.options import FixOption, NodesOption, OnOption, PrecisionOption
 from trimaran.cli.show import JsonOption, console, print_json, table
@@ -122,10 +123,10 @@ def _print(made: Plan, comparison: Comparison | None) -> None:
     out = console()
     for note in made.notes:
         out.print(note)
-    out.print("[bold]Why this one.[/] " + " ".join(made.why), highlight=False)
+    out.print(Text.assemble(("Why this one.", "bold"), " ", " ".join(made.why)))
     out.print(made.left_out, style="dim", highlight=False)
     if comparison is not None:
-        out.print(f"[bold]Yours.[/] {comparison}", highlight=False)
+        out.print(Text.assemble(("Yours.", "bold"), f" {comparison}"))
         for warning in comparison.job.warnings():
             out.print(f"Warning: {warning}", highlight=False)
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from trimaran.cli.show import JsonOption, cell, print_json, print_table
 from trimaran.spec import Cluster
@@ -68,11 +69,11 @@ def _record(old: float | None, new: float | None) -> dict[str, Any]:
     return {"before": old, "after": new, "ratio": new / old if old and new is not None else None}
 
 
-def _ratio(name: str, old: float | None, new: float | None) -> str:
+def _ratio(name: str, old: float | None, new: float | None) -> Text | str:
     ratio = _record(old, new)["ratio"]
     if ratio is None:
         return ""
     if abs(ratio - 1) <= DIFFERENT or name in COUNTS:
         return f"{ratio:.2f}"
     better = (ratio < 1) == name.endswith(LESS_IS_BETTER)
-    return f"[{'green' if better else 'red'}]{ratio:.2f}[/]"
+    return Text(f"{ratio:.2f}", "green" if better else "red")

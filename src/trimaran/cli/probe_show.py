@@ -5,6 +5,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from trimaran.cli.show import console, print_table
 from trimaran.cost.constants import constants_of
 from trimaran.cost.gemm import gemm_seconds
@@ -18,11 +20,8 @@ BAR = 40  # characters of the fastest GEMM
 
 def print_measured(measured: ProbeResult, cluster: Cluster) -> None:
     out, where = console(), f"{measured.nodes} nodes" if measured.nodes > 1 else "one node"
-    out.print(
-        f"[bold]{measured.device_name}[/], ranks at once: {measured.ranks}, on {where}, {measured.precision},"
-        f" in {measured.took_seconds:.0f} s",
-        highlight=False,
-    )
+    how = f"ranks at once: {measured.ranks}, on {where}, {measured.precision}, in {measured.took_seconds:.0f} s"
+    out.print(Text.assemble((measured.device_name, "bold"), f", {how}"))
     print_table("Device, as one rank has it", ("", "measured", "meaning"), _device_rows(measured, cluster), left=(0, 2))
     print_table(f"GEMMs of {measured.model}", *_gemms(measured, cluster))
     print_table("GEMM over its columns: tile and wave quantization", *_sweep(measured))

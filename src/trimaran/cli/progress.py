@@ -13,7 +13,7 @@ def progress(every: float = 5.0) -> Iterator[Callable[[float, float, str], None]
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=None)
             yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from trimaran.cli.options import LedgerOption
 from trimaran.cli.show import print_json
@@ -53,17 +54,21 @@ def report(
     from trimaran.report.page import render_page
 
     with Console(stderr=True).status("reading") as status:
-        campaigns, title, origin = _gather(where or [], sweep, published, job, ledger, status.update)
+
+        def show(text: str) -> None:
+            status.update(Text(text))  # a plain string would be read as markup
+
+        campaigns, title, origin = _gather(where or [], sweep, published, job, ledger, show)
         drawn = []
         for campaign in campaigns:
-            status.update(f"drawing {campaign.name}")
+            show(f"drawing {campaign.name}")
             drawn.append((campaign, draw_figures(campaign)))
         text = render_page(title, drawn, origin)
         written = []
         if figures is not None:
             from trimaran.report.images import write_figures
 
-            status.update("rendering pictures")
+            show("rendering pictures")
             prefixes = [f"{number}-" if len(drawn) > 1 else "" for number in range(1, len(drawn) + 1)]
             pairs = [(prefix, each) for prefix, (_, some) in zip(prefixes, drawn, strict=True) for each in some]
             written = write_figures(figures, pairs)

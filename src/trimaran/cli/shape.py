@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from trimaran.cli.options import FixOption, NodesOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
 from trimaran.cli.show import JsonOption, console, print_json, table
@@ -109,5 +110,5 @@ def _print(found: list[RankedShape]) -> None:
     out.print(table(title, header, rows, left=()))
     for shaped in found:
         said = "; ".join(("" if a.good else "✗ ") + a.text for a in sorted(shaped.reasons, key=lambda a: a.good))
-        out.print(f"[bold]{shaped.model.name}[/]: {said}.", highlight=False)
+        out.print(Text.assemble((shaped.model.name, "bold"), f": {said}."))
     out.print("✗ costs speed. Only the time of a step is compared, not what a shape learns per token.", style="dim")

@@ -9,17 +9,26 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs.")]
 PIPE_WIDTH = 240  # of output to a file or pipe: wide enough that no cell wraps
 
 
 def console() -> Console:
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=PIPE_WIDTH)
+    shown = _plain_console()
+    return shown if shown.is_terminal else _plain_console(width=PIPE_WIDTH)
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Table:
+def _plain_console(**options: Any) -> Console:
+    """Without markup: `[/]` or `:fire:` in a name is printed as it is. Styles of our own are Text."""
+    return Console(markup=False, emoji=False, **options)
+
+
+TableRow = Sequence[str | Text]
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[TableRow], left: Sequence[int] = (0,)) -> Table:
     """Cells are right-aligned, but for the columns in `left`."""
     made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
@@ -29,15 +38,16 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left
     return made
 
 
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
+def print_table(title: str, header: Sequence[str], rows: Sequence[TableRow], left: Sequence[int] = (0,)) -> None:
     console().print(table(title, header, rows, left))
 
 
-def table_text(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+def table_text(title: str, header: Sequence[str], rows: Sequence[TableRow], left: Sequence[int] = (0,)) -> str:
     """The table as text, coloured only on a terminal."""
     shown = console()
     text = io.StringIO()
-    Console(file=text, width=shown.width, force_terminal=shown.is_terminal).print(table(title, header, rows, left))
+    written = _plain_console(file=text, width=shown.width, force_terminal=shown.is_terminal)
+    written.print(table(title, header, rows, left))
     return text.getvalue()
 
 

@@ -78,7 +78,7 @@ def sweep(
     with exclusive(where), Ledger.open(ledger_path(ledger)) as store:
         attempts = attempts_of(started.name, where.resolve(), started.candidates, store)
         harness = Harness(started.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
-        console = Console(stderr=json, soft_wrap=True, markup=False, highlight=False)
+        console = Console(stderr=json, soft_wrap=True, markup=False, emoji=False, highlight=False)
         impossible = f"; {len(refused)} combinations are impossible, such as {refused[0].label}" if refused else ""
         counts = f"{len(started.candidates)} trials in {where}, {len(harness.done)} done"
         console.print(f"{started.name}: {counts}{impossible}")
