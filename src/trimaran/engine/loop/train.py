@@ -125,7 +125,8 @@ def train_loop(
     consumed = reporter.state.consumed
     for iteration in range(reporter.state.iteration + 1, job.steps + 1):
         size = job.batch.size_after(consumed)
-        inputs = batch(job, source, consumed, size, world.dp_rank, world.device)
+        with trainer.clock.host():
+            inputs = batch(job, source, consumed, size, world.dp_rank, world.device)
         heartbeat.beat(phases.STEPPING, iteration)
         before = reporter.state
         consumed += size

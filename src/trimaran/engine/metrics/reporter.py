@@ -3,6 +3,7 @@ writes them to its sinks."""
 
 import math
 import resource
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from trimaran.cost.memory import GIB
 from trimaran.engine.checkpoint.folder import TrainState
 from trimaran.engine.metrics.sinks import MetricSink, StepMetrics
 from trimaran.engine.metrics.spikes import SpikeDetector
+from trimaran.engine.metrics.stragglers import Straggler, StragglerDetector
 from trimaran.engine.parallel.world import World
 from trimaran.engine.trainer import Requests, StepResult
 from trimaran.processes.heartbeat import warn
@@ -57,7 +59,7 @@ class PendingStep:
     batch: int
     rate: float
     result: StepResult
-    totals: Tensor  # loss, gradient norm, stop, save: valid on the host once the step has ended
+    totals: Tensor  # loss, gradient norm, stop, save, seconds of every rank: valid on the host once the step has ended
     ended: Timestamp
 
 
@@ -68,6 +70,7 @@ class MetricsReporter:
         self.job, self.world, self.state, self.sinks = job, world, state, list(sinks)
         self.samples = job.samples
         self.spikes = SpikeDetector()
+        self.stragglers = StragglerDetector(job.layout, host_names_of(world))
         self.recent: deque[tuple[int, float]] = deque(maxlen=RECENT)  # samples and seconds of the last iterations
         self.reported = 0  # steps since this start
         self.is_finite = True  # the weights after the last step
@@ -81,7 +84,7 @@ class MetricsReporter:
     def report(self, step: PendingStep) -> Requests:
         """Waits for the step. Returns what all ranks agreed to do after it."""
         seconds, self.since = seconds_between(self.since, step.ended), step.ended
-        loss, norm, stop, save = step.totals.tolist()
+        loss, norm, stop, save, *local_seconds = step.totals.tolist()
         self.reported += 1
         self.is_finite = math.isfinite(loss) and (step.result.skipped or math.isfinite(norm))
         self.state = replace(
@@ -95,7 +98,8 @@ class MetricsReporter:
         if self.reported == WARM_UP_ITERATIONS or is_last or self.reported % MEMORY_EVERY == 0:
             self.peaks = peak_memory_gib(self.world)
         if self.sinks:
-            metrics = self._metrics(step, loss, norm, seconds)
+            straggler = self.stragglers.find(local_seconds)
+            metrics = self._metrics(step, loss, norm, seconds, straggler)
             self._to_sinks(lambda sink: sink.write(metrics))
         return Requests(stop > 0, save > 0)
 
@@ -115,7 +119,9 @@ class MetricsReporter:
                 sink.abandon()
                 warn(f"{sink.name} cannot be written any more: {error.strerror or error}.")
 
-    def _metrics(self, step: PendingStep, loss: float, norm: float, seconds: float) -> StepMetrics:
+    def _metrics(
+        self, step: PendingStep, loss: float, norm: float, seconds: float, straggler: Straggler | None
+    ) -> StepMetrics:
         tokens = self.job.model.seq_len
         if self.reported > 1:  # the first is slower than all others
             self.recent.append((step.batch, seconds))
@@ -138,8 +144,17 @@ class MetricsReporter:
             nan=self.state.nan,
             warm_up=self.reported <= WARM_UP_ITERATIONS,
             spike=self.spikes.is_spike(loss),
+            straggler=straggler,
             seconds_left=(self.samples - step.consumed) * spent / samples,
         )
+
+
+def host_names_of(world: World) -> list[str]:
+    """By rank."""
+    names = [socket.gethostname()] * world.size
+    if world.mesh is not None:
+        dist.all_gather_object(names, names[0])
+    return names
 
 
 def tflops(job: Job, batch: int, seconds: float) -> dict[str, float]:

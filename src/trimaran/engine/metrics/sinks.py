@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from trimaran.engine.metrics.stragglers import Straggler
 from trimaran.export.argument_dump import argument_lines
 from trimaran.processes.heartbeat import warn
 from trimaran.spec import Job
@@ -43,6 +44,7 @@ class StepMetrics:
     nan: int
     warm_up: bool
     spike: bool  # the loss is far above the last ones
+    straggler: Straggler | None  # the rank that holds up the others, where there is one
     seconds_left: float  # to the last iteration, at the speed of the last ones
 
 
@@ -53,6 +55,7 @@ class ConsoleSink:
 
     def __init__(self, job: Job, out: TextIO) -> None:
         self.job, self.out, self.steps = job, out, 0
+        self.slow_rank: int | None = None
         self.bar = None
         if out.isatty():
             columns = (MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"))
@@ -78,12 +81,23 @@ class ConsoleSink:
                 file=sys.stderr,
                 flush=True,
             )
+        self._tell_straggler(step)
         if self.bar is not None:
             shown = (
                 f"loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tokens/s"
                 f"  {step.consumed_tokens / 1e6:,.1f} M tokens  {timedelta(seconds=round(step.seconds_left))} left"
             )
             self.bar.update(self.task, completed=step.iteration, description=shown)
+
+    def _tell_straggler(self, step: StepMetrics) -> None:
+        """When there is another one than before."""
+        found, rank = step.straggler, step.straggler.rank if step.straggler else None
+        if found is not None and rank != self.slow_rank:
+            warn(
+                f"rank {rank} on {found.host} takes {found.slowdown:.2g} times as long as its peers for the same work"
+                f" (iteration {step.iteration}): all wait for it."
+            )
+        self.slow_rank = rank
 
     def write_validation(self, iteration: int, loss: float) -> None:
         self._print(validation_line(iteration, loss))

@@ -21,18 +21,18 @@ def finalize_gradients(masters: Sequence[MasterWeight], world: World) -> None:
         all_reduce_bucketed(embedding, world.tied_group)
 
 
-def grad_norm_and_sums(masters: Sequence[MasterWeight], sums: Sequence[Tensor], world: World) -> tuple[Tensor, ...]:
-    """The norm of the whole model's gradient, and the sums of other scalars over all ranks, in one all-reduce."""
+def grad_norm_and_sums(masters: Sequence[MasterWeight], values: Tensor, world: World) -> tuple[Tensor, Tensor]:
+    """The norm of the whole model's gradient, and the sums of other values over all ranks, in one all-reduce."""
     squares = torch.zeros((), dtype=torch.float64, device=world.device)
     originals = [master for master in masters if not master.tied_copy]
     for replicas in {master.replicas(world) for master in originals}:
         gradients = [master.gradient for master in originals if master.replicas(world) == replicas]
         norms = torch._foreach_norm(gradients, 2.0, dtype=torch.float32)
         squares += torch.stack(norms).double().square().sum() / replicas
-    totals = torch.stack([squares, *(value.double() for value in sums)])
+    totals = torch.cat([squares[None], values])
     if world.mesh is not None:
         dist.all_reduce(totals)
-    return totals[0].sqrt(), *totals[1:]
+    return totals[0].sqrt(), totals[1:]
 
 
 def clip_factor(norm: Tensor, scale: float, limit: float | None) -> Tensor:

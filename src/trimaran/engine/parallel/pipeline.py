@@ -1,6 +1,7 @@
 """Pipeline parallelism: torch.distributed.pipelining's stages and schedules, with receive buffers only while needed."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
 )
 
+from trimaran.engine.metrics.stragglers import LocalClock
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.zero import COMPUTE_DTYPE, Weights
 from trimaran.spec import Mistake
@@ -47,10 +49,14 @@ class LazyBufferStage(PipelineStage):
     args_recv_info: Any
     grad_recv_info: Any
 
-    def __init__(self, *args: Any, on_weight_grads: Callable[[], None], **kwargs: Any) -> None:
-        """`on_weight_grads` is called after the weight half of a split backward pass, which calls no hooks."""
+    def __init__(
+        self, *args: Any, on_weight_grads: Callable[[], None], clock: LocalClock | None, **kwargs: Any
+    ) -> None:
+        """`on_weight_grads` is called after the weight half of a split backward pass, which calls no hooks; `clock`
+        times what this stage computes."""
         super().__init__(*args, **kwargs)
         self.on_weight_grads = on_weight_grads
+        self.timed = clock.device if clock else nullcontext
         self.args_recv_info, self.grad_recv_info = LazyRecvBuffers(), LazyRecvBuffers()
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
@@ -62,14 +68,20 @@ class LazyBufferStage(PipelineStage):
             self.grad_recv_info.move(bwd_chunk_id, self.device)
         return super().get_bwd_recv_ops(bwd_chunk_id)
 
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self.timed():
+            return super().forward_one_chunk(*args, **kwargs)
+
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        with self.timed():
+            super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self.args_recv_info.move(bwd_chunk_id, META)
         if not self.is_last:
             self.grad_recv_info.move(bwd_chunk_id, META)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        with self.timed():
+            super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         self.on_weight_grads()
 
 
@@ -77,7 +89,8 @@ class Pipeline:
     """Runs the micro batches of a step through this rank's stages. The schedule is rebuilt when their number changes,
     as it does in a batch-size ramp-up."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, clock: LocalClock | None = None) -> None:
+        self.clock = clock
         self.weights, self.job, self.world, self.stages = weights, weights.job, weights.world, weights.stages
         if self.job.layout.schedule == "zero-bubble" and not SUPPORTS_ZERO_BUBBLE:
             raise Mistake(
@@ -127,4 +140,5 @@ class Pipeline:
             output_args=(loss if last else activation,),
             group=self.world.group("pp"),
             on_weight_grads=self.weights.collect_gradients,
+            clock=self.clock,
         )
