@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trimaran.lab.trial_processes import wait_for
+from trimaran.processes.kernel import wait_for
 
 LIMIT_SECONDS = 600.0  # for hangs, not for speed: a busy machine may be twenty times slower
 Process = subprocess.Popen[str]

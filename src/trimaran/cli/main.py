@@ -8,7 +8,8 @@ import typer
 from typer.core import TyperGroup
 
 from trimaran import __version__
-from trimaran.processes.command import run_command
+from trimaran.processes.command import CTRL_C, run_command
+from trimaran.processes.exit_codes import INTERRUPTED
 
 # The first sentence of each command's help, so that `trimaran --help` imports none of them.
 SUMMARIES = """
@@ -93,7 +94,8 @@ def options(
 
 
 def run() -> None:
-    run_command(lambda: app(args=with_default_ledger(sys.argv[1:])))
+    starts_ranks = {"train": INTERRUPTED, "probe": CTRL_C}
+    run_command(lambda: app(args=with_default_ledger(sys.argv[1:])), starts_ranks.get("".join(sys.argv[1:2])))
 
 
 def with_default_ledger(arguments: list[str]) -> list[str]:

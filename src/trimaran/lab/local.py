@@ -11,7 +11,8 @@ from typing import NamedTuple
 from trimaran.lab import files
 from trimaran.lab.orders import write_order
 from trimaran.lab.sweep_folder import Attempt
-from trimaran.lab.trial_processes import end_all, kill, processes_of
+from trimaran.lab.trial_processes import end_all, processes_of
+from trimaran.processes.kernel import kill
 from trimaran.spec import Mistake, Sweep
 from trimaran.spec.trial import Status
 

@@ -10,6 +10,7 @@ from typing import Any
 from trimaran.cost.memory import GIB
 from trimaran.lab import files
 from trimaran.lab.sweep_folder import Attempt
+from trimaran.processes.flight_recorder import flight_recorder
 from trimaran.spec import Job, Mistake, Setup, Sweep
 from trimaran.spec.files import save
 from trimaran.spec.job import WARM_UP_ITERATIONS
@@ -43,7 +44,7 @@ def write_order(
         "environment": {
             **compile_cache(sweep, folder),
             **job.environment,
-            **flight_recorder(job, folder),
+            **(flight_recorder(folder) if job.cluster.device.is_gpu else {}),
             **(environment or {}),
         },
         "limit_seconds": 60 * measuring.minutes,
@@ -105,15 +106,3 @@ def compile_cache(sweep: Sweep, folder: Path) -> dict[str, str]:
     if sweep.place.kind == "local" or CACHE in os.environ:
         return {}
     return {CACHE: str(folder.parent.parent / "compiled")}
-
-
-def flight_recorder(job: Job, folder: Path) -> dict[str, str]:
-    """NCCL's flight recorder: the last collectives of every rank, dumped into the trial's folder."""
-    if not job.cluster.device.is_gpu:
-        return {}
-    return {
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "flight-"),
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(folder / "flight-pipe-"),
-    }

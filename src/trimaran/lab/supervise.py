@@ -4,7 +4,6 @@ It runs the command of FOLDER/order.json, watches it, ends it, and writes FOLDER
 started it is long dead. Only the standard library, so that it starts in hundredths of a second on any node.
 """
 
-import ctypes
 import os
 import resource
 import signal
@@ -19,12 +18,13 @@ from statistics import median
 from typing import Any
 
 from trimaran.lab import files
-from trimaran.lab.hang import HeartbeatWatch, collect_evidence
+from trimaran.lab.hang import HeartbeatWatch
 from trimaran.lab.trial_processes import MARK, end_all, oom_kills, signal_step
+from trimaran.processes.hang import collect_evidence
+from trimaran.processes.kernel import end_with_parent
 
 POLL_SECONDS = 0.2
 SECONDS_TO_STOP = 30.0  # of a trainer after SIGTERM
-PR_SET_PDEATHSIG = 1
 # Which variables are kept with a trial: those that change speed or results, and no secrets.
 RECORDED_PREFIXES = (
     *("CUDA_", "NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "HSA_"),
@@ -44,7 +44,7 @@ class TrialEnd:
 class Supervisor:
     def __init__(self, folder: Path, order: dict[str, Any]) -> None:
         self.folder, self.order = folder, order
-        self.cancelled = False
+        self.cancelled, self.pid = False, os.getpid()
         self.started = time.time()
         self.heartbeats = HeartbeatWatch(folder / files.HEARTBEATS, order["patience"])
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -86,7 +86,7 @@ class Supervisor:
 
     def _limit(self) -> None:
         """In the child, before exec: it dies with its supervisor, and its memory and cores are limited."""
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent(self.pid)
         if self.order["memory_bytes"]:
             resource.setrlimit(resource.RLIMIT_DATA, (self.order["memory_bytes"],) * 2)
         if self.order["cpus"]:
@@ -110,7 +110,9 @@ class Supervisor:
                 return TrialEnd("stable")
             beats = self.heartbeats.when_stale([record["seconds"] for record in records if "seconds" in record])
             if beats:
-                reason, evidence = collect_evidence(self.folder, beats, self.order["slurm"])
+                reason, evidence = collect_evidence(
+                    self.folder / files.HEARTBEATS, beats, self.folder, lambda: signal_step(self.order["slurm"], "USR2")
+                )
                 return TrialEnd("hang", reason, evidence)
             written = sum((self.folder / name).stat().st_size for name in (files.STDOUT, files.STDERR))
             if self.heartbeats.is_silent(written):

@@ -5,14 +5,14 @@ library, as in everything that the supervisor imports.
 """
 
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from trimaran.processes.kernel import kill, wait_for
 
 MARK = "TRIMARAN_TRIAL"
 SECONDS_TO_END = 5.0
@@ -40,31 +40,6 @@ def end_all(trial: str) -> None:
             kill(pid, signal.SIGKILL)
         for pid in left:
             wait_for(pid, 1.0)
-
-
-def kill(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def wait_for(pid: int, seconds: float) -> bool:
-    """Whether a process, which need not be a child, ends in this time."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
-
-
-def state_of(pid: int) -> str:
-    """The kernel's letter: R running, S sleeping, D in a system call, T stopped, Z ended, and '' for gone."""
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def oom_kills() -> int:

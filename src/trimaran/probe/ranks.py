@@ -9,7 +9,8 @@ from trimaran.probe.measure import OnProgress, ProbeOptions, measure
 from trimaran.probe.result import ProbeResult
 from trimaran.probe.world import TIMEOUT, init_probe_world
 from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED
-from trimaran.processes.ranks import Rank, run_ranks
+from trimaran.processes.rank import Rank
+from trimaran.processes.ranks import run_ranks
 from trimaran.processes.rendezvous import Rendezvous
 from trimaran.spec import Mistake
 
@@ -70,6 +71,7 @@ def _measure_rank(rank: Rank, options: ProbeOptions) -> int:
             rank.send((what, share))
 
     world = init_probe_world(rank.rank, rank.local_rank, rank.world_size, rank.store)
+    rank.heartbeat.beat("measuring")
     result = measure(world, options, on_progress)
     if rank.rank == 0:
         rank.send(result)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from trimaran.processes.signals import exit_at_signals, ignore_stop_signals
+
 CTRL_C = 130
 YOUNG_OBJECTS = 50_000  # before Python's garbage collector runs, instead of 700
 
@@ -17,8 +19,11 @@ SettingsOption = Annotated[
 ]
 
 
-def run_command(command: Callable[[], object]) -> None:
-    """Exit codes: 0 done, 2 a mistake of the user's (one sentence on stderr), 130 interrupted."""
+def run_command(command: Callable[[], object], interrupted: int | None = None) -> None:
+    """Exit codes: 0 done, 2 a mistake of the user's (one sentence on stderr), 130 interrupted.
+    `interrupted`: the exit code of a command that starts ranks, when a signal stops it while it has none."""
+    if interrupted is not None:
+        exit_at_signals(interrupted)
     # What is imported stays to the end. Searching all of PyTorch for garbage takes half a second while it is imported,
     # and again at the exit.
     gc.set_threshold(YOUNG_OBJECTS)
@@ -26,6 +31,8 @@ def run_command(command: Callable[[], object]) -> None:
     try:
         command()
     except SystemExit as ended:
+        if interrupted is not None:
+            ignore_stop_signals()
         if ended.code == CTRL_C:  # typer caught Ctrl-C
             print("trimaran: interrupted; nothing was written.", file=sys.stderr)
         raise

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpointer
+from trimaran.engine.checkpoint.checkpointer import Checkpointer, newest_checkpoint
 from trimaran.engine.kernels.fp8 import check_fp8_support
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
@@ -26,8 +26,10 @@ from trimaran.engine.trainer import Requests, Trainer
 from trimaran.processes import heartbeat as phases
 from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED, NOT_FINITE, OUT_OF_MEMORY, RANK_FAILED
 from trimaran.processes.heartbeat import Heartbeat
-from trimaran.processes.ranks import STOP_SIGNALS, Rank, run_ranks
+from trimaran.processes.rank import Rank
+from trimaran.processes.ranks import run_ranks
 from trimaran.processes.rendezvous import Rendezvous
+from trimaran.processes.signals import caught_signals
 from trimaran.spec import Job
 
 END_PHASES = {DONE: phases.DONE, INTERRUPTED: phases.INTERRUPTED, NOT_FINITE: phases.NOT_FINITE}
@@ -46,20 +48,31 @@ class TrainOptions:
 def run(job: Job, options: TrainOptions, rendezvous: Rendezvous | None) -> int:
     """Train in as many processes as the layout has devices. Returns the exit code."""
     devices = job.layout.devices
-    end = run_ranks(devices, lambda rank: train(job, options, rank), options.timeout, rendezvous)
-    if end.reason:
-        print(f"trimaran: {end.reason}", file=sys.stderr, flush=True)
+    end = run_ranks(
+        devices, lambda rank: train(job, options, rank), options.timeout, rendezvous, heartbeats=options.heartbeats
+    )
+    reason = end.reason if end.iteration is None else describe_interrupt(job, end.iteration)
+    if reason:
+        print(f"trimaran: {reason}", file=sys.stderr, flush=True)
     if rendezvous is not None and end.code in (BAD_JOB, OUT_OF_MEMORY, RANK_FAILED):
         os._exit(end.code)  # without exit handlers: PyTorch's may wait for ranks that are gone
     return end.code
 
 
+def describe_interrupt(job: Job, iteration: int) -> str:
+    """Of a run that was ended before its ranks had stopped by themselves."""
+    done = f"after iteration {iteration} of {job.steps}" if iteration else "before an iteration was done"
+    newest = newest_checkpoint(Path(job.saving.folder)) if job.saving.folder else None
+    saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
+    return f"interrupted {done}, without saving; {saved}."
+
+
 def train(job: Job, options: TrainOptions, rank: Rank) -> int:
     """The exit code of this rank: done, interrupted or not finite; everything else is raised."""
+    heartbeat = rank.heartbeat
     world = init_world(job, options.timeout, rank.store)
     if job.precision == "fp8":
         check_fp8_support(world.device)
-    heartbeat = Heartbeat(options.heartbeats, world.rank)
     heartbeat.beat(phases.BUILDING)
     trainer = Trainer(job, world, skip_not_finite=options.stop_on_nan)
     checkpointer = Checkpointer(trainer)
@@ -93,13 +106,14 @@ class StopSignal:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignal]:
-    """SIGTERM and Ctrl-C, and SIGUSR1, which SLURM sends before a time limit, end the run after the current step."""
+    """SIGTERM, Ctrl-C, SIGHUP of a closed terminal, and SIGUSR1, which SLURM sends before a time limit, end the run
+    after the current step."""
     stop = StopSignal()
 
     def receive(*_: Any) -> None:
         stop.received = True
 
-    before = {number: signal.signal(number, receive) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, receive) for number in caught_signals()}
     try:
         yield stop
     finally:

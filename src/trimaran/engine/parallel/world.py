@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from trimaran.engine.parallel.tensor_parallel import TensorAxis
 from trimaran.spec import Job, Layout
 from trimaran.spec.own_engine import PAGE_MIB
 
+TIMEOUT = timedelta(minutes=10)
 ALLOCATOR = f"expandable_segments:True,large_segment_size_mb:{PAGE_MIB}"
 
 
@@ -25,6 +26,7 @@ class World:
     rank: int = 0
     mesh: DeviceMesh | None = None  # None: a single process, which needs no process group
     tied_group: Any = None  # first and last stage, on these two, where they share the embedding
+    timeout: timedelta = TIMEOUT  # of a rank that waits for the others; every new process group needs it
 
     @property
     def pp_rank(self) -> int:
@@ -83,15 +85,28 @@ def init_world(job: Job, timeout: timedelta, store: Any) -> World:
         timeout=timeout,
         device_id=device if device.type == "cuda" else None,
     )
-    return build_world(layout, tied, device, rank)
+    return build_world(layout, tied, device, rank, timeout)
 
 
-def build_world(layout: Layout, tied: bool, device: torch.device, rank: int) -> World:
-    """The mesh over an initialized process group."""
-    mesh = init_device_mesh(device.type, (layout.pp, layout.dp, layout.tp), mesh_dim_names=("pp", "dp", "tp"))
+def build_world(layout: Layout, tied: bool, device: torch.device, rank: int, timeout: timedelta = TIMEOUT) -> World:
+    """The mesh over an initialized process group. Its groups are made here, because those of init_device_mesh have
+    PyTorch's timeout, of 30 minutes (NCCL: 10), whatever that of the process group is."""
+    names = ("pp", "dp", "tp")
+    grid = torch.arange(layout.devices).reshape(layout.pp, layout.dp, layout.tp)
+    groups = [axis_group(grid.movedim(axis, -1).flatten(0, 1).tolist(), timeout) for axis in range(len(names))]
+    mesh = DeviceMesh.from_group(groups, device.type, grid, mesh_dim_names=names)
     tied_group = None
     if layout.pp > 1 and tied:
-        grid = mesh.mesh
-        pairs = [[int(grid[0, d, t]), int(grid[-1, d, t])] for d in range(layout.dp) for t in range(layout.tp)]
-        tied_group, _ = dist.new_subgroups_by_enumeration(pairs)
-    return World(layout, device, rank, mesh, tied_group)
+        pairs = torch.stack([grid[0], grid[-1]], dim=-1).flatten(0, 1).tolist()
+        tied_group, _ = dist.new_subgroups_by_enumeration(pairs, timeout=timeout)
+    return World(layout, device, rank, mesh, tied_group, timeout)
+
+
+def axis_group(groups: list[list[int]], timeout: timedelta) -> Any:
+    """This rank's group, of these which together are all ranks."""
+    if len(groups) == 1:
+        return dist.group.WORLD
+    if dist.get_backend() == "nccl":  # one call for all of them, as in init_device_mesh
+        return dist.split_group(split_ranks=groups, timeout=timeout)
+    group, _ = dist.new_subgroups_by_enumeration(groups, timeout=timeout)
+    return group
