@@ -64,6 +64,21 @@ Heartbeat(Path({str(tmp_path)!r}), 3).beat(STEPPING, 7)
     assert (beat["rank"], beat["doing"], beat["iteration"]) == (3, STEPPING, 7)
 
 
+def test_heartbeats_that_cannot_be_written_are_told_once_and_dropped(tmp_path: Path) -> None:
+    script = f"""
+import shutil
+from pathlib import Path
+from trimaran.processes.heartbeat import STEPPING, Heartbeat
+heartbeat = Heartbeat(Path({str(tmp_path)!r}) / "beats", 3)
+shutil.rmtree(heartbeat.file.parent)
+heartbeat.beat(STEPPING, 7)
+heartbeat.beat(STEPPING, 8)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    file = tmp_path / "beats" / "rank-00003.json"
+    assert ended.stderr == f"trimaran: warning: {file} cannot be written: No such file or directory.\n"
+
+
 def test_the_supervisors_imports_are_the_standard_library() -> None:
     """It starts in hundredths of a second on any node."""
     script = "import sys; before = set(sys.modules); import trimaran.lab.supervise; print(*set(sys.modules) - before)"

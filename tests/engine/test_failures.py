@@ -1,6 +1,7 @@
 """When a run goes wrong: an exit code that says what, one sentence that says why, and no process left behind."""
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -8,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.engine.commands import ENVIRONMENT, finished, gone_within, rank_pids, train, until_iteration
-from tests.processes import Process, finish
+from tests.engine.commands import (
+    ENVIRONMENT,
+    ONE_THREAD,
+    TRIMARAN,
+    finished,
+    gone_within,
+    rank_pids,
+    train,
+    until_iteration,
+)
+from tests.processes import Process, finish, start
 
 ENDLESS = ("--steps", "100000")
 SOON = 120.0  # seconds, on a busy machine; a hang would last for the ten minutes that ranks wait for each other
@@ -34,17 +44,20 @@ def test_a_killed_rank_ends_the_run_and_is_named(layout: str, tmp_path: Path) ->
     assert all(gone_within(0, pid) for pid in pids)
 
 
-def test_ranks_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["running", "stopped"])
+def test_ranks_end_with_a_parent_that_was_killed(state: str, tmp_path: Path) -> None:
     process = train("tiny", "--set", "layout.dp=2", *ENDLESS, "--heartbeats", str(tmp_path))
     until_iteration(process, 2)
     pids = rank_pids(tmp_path)
+    if state == "stopped":
+        os.kill(pids[1], signal.SIGSTOP)
     process.kill()
     assert len(pids) == 2
     assert all(gone_within(SOON, pid) for pid in pids)
     process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_stops_all_ranks_after_the_same_step(number: int, tmp_path: Path) -> None:
     process = train("tiny", "--set", "layout.pp=2", *ENDLESS, "--heartbeats", str(tmp_path))
     until_iteration(process, 3)
@@ -55,6 +68,38 @@ def test_a_signal_stops_all_ranks_after_the_same_step(number: int, tmp_path: Pat
     assert len(said) == 1
     assert said[0].startswith("trimaran: interrupted after iteration ")
     assert all(gone_within(0, pid) for pid in pids)
+
+
+def test_nohup_is_respected() -> None:
+    """SIGHUP is ignored from the start, and so by the ranks."""
+    command = ["nohup", *TRIMARAN, "train", "tiny", "--set", "layout.dp=2", *ENDLESS]
+    process = start(command, ONE_THREAD)
+    until_iteration(process, 2)
+    process.send_signal(signal.SIGHUP)
+    until_iteration(process, 5)
+    process.send_signal(signal.SIGTERM)
+    code, said = ended(process)
+    assert code == 5
+    assert int(said[-1].removeprefix("trimaran: interrupted after iteration ").split()[0]) >= 5
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_second_signal_says_what_was_done_and_saved(saves: bool, tmp_path: Path) -> None:
+    """A stopped rank, so that the others cannot end their step after the first signal."""
+    settings = ("--set", f"saving.folder={tmp_path / 'saved'}", "--set", "saving.every=2") if saves else ()
+    beats = tmp_path / "beats"
+    process = train("tiny", "--set", "layout.dp=2", *settings, *ENDLESS, "--heartbeats", str(beats))
+    until_iteration(process, 3)
+    os.kill(rank_pids(beats)[0], signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    out, err = finish(process)
+    assert process.returncode == 5
+    last = max([3, *(int(line[11:19]) for line in out.splitlines() if line.startswith(" iteration "))])
+    (said,) = err.splitlines()
+    assert re.match(rf"trimaran: interrupted after iteration ({last}|{last + 1}) of 100000, without saving; ", said)
+    newest = max((tmp_path / "saved").glob("step-*"), default=None)
+    assert said.endswith(f"the newest checkpoint is {newest}." if saves else "there is no checkpoint.")
 
 
 def test_out_of_memory_is_an_exit_code_of_its_own() -> None:

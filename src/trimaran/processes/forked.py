@@ -211,13 +211,14 @@ def _rank_main(
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
+    heartbeat = start_heartbeat(heartbeats, rank)
     try:
-        heartbeat = start_heartbeat(heartbeats, rank)
         port = parent.recv()
         store = dist.TCPStore(HOST, port, is_master=False, timeout=timeout) if world_size > 1 else None
         code = main(Rank(rank, rank, world_size, store, parent.send, heartbeat))
     except BaseException as error:
         failure = failure_of(error, rank)
+        heartbeat.leave_traceback(error)
         with suppress(OSError):  # the parent is gone
             parent.send(failure)
         code = failure.code

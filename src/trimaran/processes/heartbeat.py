@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,13 @@ class Heartbeat:
             _replace(self.file, state | {"time": time.time()})
         except OSError as error:
             self._give_up(error)
+
+    def leave_traceback(self, error: BaseException) -> None:
+        """Where the rank's stack would be, which is gone."""
+        if self.file is not None:
+            with suppress(OSError):
+                traceback.print_exception(error, file=self.stack)
+                self.stack.flush()
 
     def _give_up(self, error: OSError) -> None:
         warn(f"{self.file} cannot be written: {error.strerror}.")

@@ -45,9 +45,8 @@ def _join(
     import torch.distributed as dist
 
     os.environ.update(rendezvous.environment)
-    store = None
+    store, heartbeat = None, start_heartbeat(heartbeats, rendezvous.rank)
     try:
-        heartbeat = start_heartbeat(heartbeats, rendezvous.rank)
         if rendezvous.world_size > 1:
             store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
         rank = Rank(rendezvous.rank, rendezvous.local_rank, rendezvous.world_size, store, receive, heartbeat)
@@ -55,6 +54,7 @@ def _join(
     except Exception as error:
         failure = failure_of(error, rendezvous.rank)
         ignore_stop_signals()  # torchrun and srun end the ranks of a failed one, before this has said why
+        heartbeat.leave_traceback(error)
         if heartbeats is not None:
             add_wait(heartbeats, rendezvous.rank, failure.waits_in)
         if not _is_first_to_report(store, failure):
