@@ -13,8 +13,7 @@ from trimaran.planner.explain import explain as explain_job
 from trimaran.planner.timeline import Span, idle_share
 from trimaran.processes.command import SettingsOption
 from trimaran.spec import Job
-from trimaran.spec.files import load_job
-from trimaran.spec.settings import apply_settings
+from trimaran.spec.settings import load_job_with
 
 BAR = 40
 MOST_ROWS = 16  # stages drawn; of more, the first and last ones
@@ -33,7 +32,7 @@ def explain(
 
     Example: `trimaran explain examples/jobs/bloom-176b.yaml`
     """
-    read = apply_settings(load_job(job), settings or [])
+    read = load_job_with(job, settings or [])
     for warning in read.warnings():
         print(f"trimaran: warning: {warning}", file=sys.stderr)
     made = explain_job(read)

@@ -12,8 +12,8 @@ from trimaran.export.formats import TARGETS
 from trimaran.export.quoting import one_line, plain_name
 from trimaran.processes.command import SettingsOption
 from trimaran.spec import Mistake
-from trimaran.spec.files import load_job, write_text
-from trimaran.spec.settings import apply_settings
+from trimaran.spec.files import write_text
+from trimaran.spec.settings import load_job_with
 
 Target = Literal["megatron-deepspeed", "megatron-lm", "torchtitan", "deepspeed-json", "slurm", "trimaran"]
 SCRIPTS = (".sh", ".slurm")
@@ -35,7 +35,7 @@ def export(
 
     Example: `trimaran export examples/jobs/bloom-176b.yaml --to megatron-deepspeed -o bloom`
     """
-    loaded = apply_settings(load_job(job), settings or [])
+    loaded = load_job_with(job, settings or [])
     launch_files = TARGETS[to](loaded)
     if json:
         if output is not None:

@@ -17,8 +17,7 @@ from trimaran.engine.command import need_our_trainer
 from trimaran.planner.explain import number
 from trimaran.processes.command import SettingsOption, need_torch
 from trimaran.spec import Job, Mistake
-from trimaran.spec.files import load_job
-from trimaran.spec.settings import apply_settings
+from trimaran.spec.settings import load_job_with
 
 # What each row adds up: the parts of engine.memory.rank_memory, beside the one part of that name of the cost model.
 ROWS = {
@@ -46,7 +45,7 @@ def memory(
 
     Example: `trimaran memory gpt-1b3-h200 --set layout.micro_batch=8`
     """
-    read = apply_settings(load_job(job), settings or [])
+    read = load_job_with(job, settings or [])
     need_our_trainer(read)
     if not 0 <= rank < read.layout.devices:
         raise Mistake(f"There is no rank {rank}: this layout has ranks 0 to {read.layout.devices - 1}.")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import yaml
 
 from trimaran.spec import presets
+from trimaran.spec.auto_dp import AUTO, is_auto, resolve_dp
 from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
 from trimaran.spec.job import Job
@@ -24,6 +25,15 @@ SUFFIXES = (".yaml", ".yml", ".json")
 def load_job(name_or_path: str | Path) -> Job:
     """A job preset or file; `model: bloom-176b` and `cluster: {preset: fugaku, nodes: 192}` both work in a file."""
     return _build_job(*_read_preset_or_file(presets.JOBS, name_or_path))
+
+
+def load_job_values(name_or_path: str | Path) -> dict[str, Any]:
+    """All values of such a Job, for changes to them; where its file says `layout.dp: auto` they still do."""
+    read = _read_preset_or_file(presets.JOBS, name_or_path)
+    values = _build_job(*read).model_dump()
+    if is_auto(read[0]):  # the Job has a number, and a cluster reduced to it
+        values["layout"]["dp"], values["cluster"] = AUTO, expand_preset(PARTS["cluster"], read[0]["cluster"])
+    return values
 
 
 def load_sweep(name_or_path: str | Path) -> Sweep:
@@ -54,7 +64,7 @@ def _build_job(values: Mapping[str, Any], name: str, what: str) -> Job:
     expanded = {key: expand_preset(PARTS[key], value) if key in PARTS else value for key, value in values.items()}
     expanded.setdefault("name", name)
     expanded.setdefault("trainer", presets.trainer("trimaran").model_dump())
-    return Job.of(expanded, what)
+    return Job.of(resolve_dp(expanded), what)
 
 
 def load_model(name_or_path: str) -> Model:

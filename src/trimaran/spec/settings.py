@@ -1,16 +1,18 @@
 """Settings: `--set layout.tp=2` on a command line changes a field of a Job by its dotted name."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
 
+from trimaran.spec.auto_dp import resolve_dp
 from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
 from trimaran.spec.data import expand_source
-from trimaran.spec.files import PARTS, expand_preset
+from trimaran.spec.files import PARTS, expand_preset, load_job_values
 from trimaran.spec.job import Job
 from trimaran.spec.layout import Layout
 from trimaran.spec.mistake import Mistake, close_names
@@ -23,11 +25,20 @@ def apply_settings(job: Job, settings: Sequence[str]) -> Job:
     A setting is `field=value`, the value in YAML. Derived fields are derived again: ffn_hidden from hidden, kv_heads
     from heads, and on a CPU machine detected as `here` the devices from the layout.
     """
-    what = " with ".join([f"The job {job.name}", *([", ".join(settings)] if settings else [])])
-    return build_job(job.model_dump(), settings, what)
+    return build_job(job.model_dump(), settings, _name_with(job.name, settings))
 
 
-def build_job(values: dict[str, Any], settings: Sequence[str], what: str) -> Job:
+def load_job_with(name_or_path: str | Path, settings: Sequence[str], devices: int | None = None) -> Job:
+    """A job preset or file with settings. `devices`: how many there are for `layout.dp: auto`, if not the cluster's."""
+    values = load_job_values(name_or_path)
+    return build_job(values, settings, _name_with(values["name"], settings), devices)
+
+
+def _name_with(name: str, settings: Sequence[str]) -> str:
+    return " with ".join([f"The job {name}", *([", ".join(settings)] if settings else [])])
+
+
+def build_job(values: dict[str, Any], settings: Sequence[str], what: str, devices: int | None = None) -> Job:
     """A Job from plain values, which may lack what the settings state."""
     stated: dict[str, set[str]] = {}  # the fields that the settings name, by part of the Job
     for setting in settings:
@@ -40,6 +51,7 @@ def build_job(values: dict[str, Any], settings: Sequence[str], what: str) -> Job
         _assign(values, [first, *inner], value)
     if isinstance(values["model"], dict):
         values["model"] = drop_derived(values["model"], stated.get("model", ()))
+    values = resolve_dp(values, devices)
     if "devices_per_node" not in stated.get("cluster", ()):
         values["cluster"] = _follow_layout(values["cluster"], values["layout"])
     return Job.of(values, what)
