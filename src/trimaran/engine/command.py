@@ -13,12 +13,14 @@ from trimaran.cost.memory import GIB
 from trimaran.cost.parameters import total_parameters
 from trimaran.cost.predict import interval, predict
 from trimaran.data.source import check_data
+from trimaran.engine.restarts import execute_again, first_attempt, restart_after
+from trimaran.engine.slurm_steps import run_steps
 from trimaran.processes.command import SettingsOption, need_torch
-from trimaran.processes.rendezvous import find_rendezvous, is_rank_0
+from trimaran.processes.rendezvous import check_restarts, find_rendezvous, is_rank_0, started_processes
+from trimaran.processes.slurm_step import in_allocation
 from trimaran.spec import Job, Mistake, presets
-from trimaran.spec.files import load_job
 from trimaran.spec.mistake import require_package
-from trimaran.spec.settings import apply_settings
+from trimaran.spec.settings import load_job_with
 
 
 def train(
@@ -41,6 +43,10 @@ def train(
         bool, typer.Option("--force", help="Resume although data, seed or vocabulary are not the checkpoint's.")
     ] = False,
     patience: Annotated[float, typer.Option(min=1, help="Timeout: seconds that a rank waits for the others.")] = 600,
+    restarts: Annotated[
+        int,
+        typer.Option(min=0, help="When a rank dies, resume; at most so often in a row without a newer checkpoint."),
+    ] = 0,
 ) -> None:
     """Train a job: start a process for every device of its layout, step, and print a line for each iteration.
 
@@ -50,12 +56,17 @@ def train(
     """
     try:
         changes = [*(settings or []), *([f"steps={steps}"] if steps is not None else [])]
-        job_to_run = apply_settings(load_job(job), changes)
+        job_to_run = load_job_with(job, changes, started_processes(os.environ))
         need_our_trainer(job_to_run)
         if verify:
             verify_checkpoints(job_to_run.saving.folder)
             return
         rendezvous = find_rendezvous(os.environ, job_to_run.layout.devices)
+        if rendezvous is not None:
+            check_restarts(restarts, os.environ)
+        elif job_to_run.cluster.nodes > 1 and in_allocation(os.environ):
+            raise typer.Exit(run_steps(lambda devices: load_job_with(job, changes, devices), restarts))
+        attempt = first_attempt(restarts, job_to_run.saving.folder)
         check_devices(job_to_run)
         check_data(job_to_run)
         check_writable(metrics, heartbeats, tensorboard, job_to_run.saving.folder)
@@ -70,6 +81,9 @@ def train(
 
         options = TrainOptions(metrics, heartbeats, tensorboard, timedelta(seconds=patience), stop_on_nan, force)
         code = run(job_to_run, options, rendezvous)
+        following = restart_after(code, attempt, job_to_run.saving.folder)
+        if following is not None:
+            code = execute_again(following)
     except Mistake:
         if is_rank_0(os.environ):
             raise

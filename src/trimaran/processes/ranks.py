@@ -49,6 +49,8 @@ def _join(
     try:
         if rendezvous.world_size > 1:
             store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+            # torchrun's store outlives an attempt, and has the addresses of its dead ranks.
+            store = dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         rank = Rank(rendezvous.rank, rendezvous.local_rank, rendezvous.world_size, store, receive, heartbeat)
         return RunEnd(main(rank))
     except Exception as error:

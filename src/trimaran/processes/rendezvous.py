@@ -47,6 +47,30 @@ def find_rendezvous(environment: Mapping[str, str], devices: int) -> Rendezvous 
     return found
 
 
+def started_processes(environment: Mapping[str, str]) -> int | None:
+    """How many ranks torchrun or SLURM started; None: this process starts them."""
+    name = "WORLD_SIZE" if "RANK" in environment else "SLURM_STEP_NUM_TASKS"
+    count = environment.get(name, "")
+    return int(count) if count.isdigit() and int(count) > 1 else None
+
+
+def check_restarts(restarts: int, environment: Mapping[str, str]) -> None:
+    """Ranks cannot restart each other: what started them must."""
+    if "RANK" not in environment:
+        if restarts:
+            raise Mistake(
+                "--restarts inside an srun step cannot start the step again;"
+                " call `trimaran train` in the batch script without srun, and it starts the steps."
+            )
+        return
+    allowed = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if restarts > int(allowed):
+        raise Mistake(
+            f"--restarts {restarts} under torchrun, which restarts the ranks itself, and was allowed {allowed};"
+            f" give torchrun --max-restarts {restarts}."
+        )
+
+
 def _check_host(name: str) -> None:
     """PyTorch would try to resolve it until its timeout."""
     try:

@@ -1,5 +1,5 @@
-"""`layout.dp: auto`: as many replicas as the devices allow. A Job has the number; the global batch stays as it is, and so
-do the losses per consumed sample."""
+"""`layout.dp: auto`: as many replicas as the devices allow. A Job has the number; the global batch stays as it is, and
+so do the losses per consumed sample."""
 
 from collections.abc import Mapping
 from math import gcd
