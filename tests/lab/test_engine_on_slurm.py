@@ -64,7 +64,7 @@ def test_a_wrong_number_of_tasks_is_one_sentence(slurm: SlurmCluster) -> None:
 
 
 def test_the_script_of_the_docs_saves_before_its_time_limit_and_resumes(slurm: SlurmCluster, tmp_path: Path) -> None:
-    (script,) = re.findall(r"^```bash\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    script, _ = re.findall(r"^```bash\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
     sbatch = ("sbatch", "--parsable", f"--chdir={tmp_path}", "--export=ALL,OMP_NUM_THREADS=1")
     job = slurm.command(*sbatch, input=script).stdout.strip()
     file = tmp_path / f"tiny-{job}.log"

@@ -1,4 +1,4 @@
-"""`trimaran train --restarts` in a batch script on a real SLURM: a killed task, a node that is lost, and one too few."""
+"""`trimaran train --restarts` in a batch script on a real SLURM: a killed task, a lost node, and a node too few."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_with_dp_auto_the_run_continues_on_the_nodes_that_are_left(
     repaired.notice_failure(sorted(job.ranks())[-1])
     until(lambda: "script: " in job.log, "the end")
     assert "script: 0" in job.log, job.log
-    assert "trimaran: 1 nodes work: dp 1 instead of 2, the same global batch." in job.log
+    assert "trimaran: 1 of the 2 nodes allocated work: dp 1 instead of 2, with the same global batch." in job.log
     assert job.loss_by_iteration() == pytest.approx(undisturbed, rel=1e-5)
 
 
@@ -108,6 +108,6 @@ def test_with_too_few_nodes_left_slurm_requeues_the_job(
     until(lambda: job.has_reached(5), "five iterations")
     repaired.notice_failure(sorted(job.ranks())[-1])
     until(lambda: "script: 0" in job.log, "the end")
-    assert "but the job tiny needs 2; SLURM requeues it" in job.log
+    assert "needs 2 nodes, but only 1 of those allocated still work; SLURM will run the batch job again." in job.log
     assert "Restarts=1 " in repaired.command("scontrol", "show", "job", job.number).stdout
     assert job.loss_by_iteration() == pytest.approx(undisturbed, rel=1e-5)

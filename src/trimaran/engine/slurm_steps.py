@@ -32,7 +32,8 @@ def run_steps(job_for: JobFor, restarts: int) -> int:
         if job is None:
             return end_or_requeue(wanted, len(nodes), allocation, restarts)
         if job.layout.dp != wanted.layout.dp:
-            tell(f"{len(nodes)} nodes work: dp {job.layout.dp} instead of {wanted.layout.dp}, the same global batch.")
+            fewer = f"dp {job.layout.dp} instead of {wanted.layout.dp}, with the same global batch"
+            tell(f"{len(nodes)} of the {allocated} nodes allocated work: {fewer}.")
         code = run_step(step_command(job), nodes[: job.cluster.nodes], job.layout.devices, allocation, stops)
         following = restart_after(code, attempt, job.saving.folder)
         if following is None:
@@ -56,9 +57,9 @@ def fitting_job(job_for: JobFor, wanted: Job, nodes: int) -> Job | None:
 
 
 def end_or_requeue(wanted: Job, nodes: int, allocation: Allocation, restarts: int) -> int:
-    need = f"{nodes} nodes of SLURM job {allocation.job} work, but the job {wanted.name} needs {wanted.cluster.nodes}"
+    need = f"the job {wanted.name} needs {wanted.cluster.nodes} nodes, but only {nodes} of those allocated still work"
     if restarts and allocation.requeue():
-        tell(f"{need}; SLURM requeues it, to resume where it was saved.")
+        tell(f"{need}; SLURM will run the batch job again.")
     else:
         tell(f"{need}; allocate spare nodes with --no-kill, or set layout.dp=auto.")
     return RANK_FAILED

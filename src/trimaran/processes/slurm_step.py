@@ -1,5 +1,5 @@
-"""A run as a step of the SLURM allocation that this process is in. srun starts a task per device on nodes that work; its
-lines say how the tasks ended, because its exit code is that of the tasks it has killed."""
+"""A run as a step of the SLURM allocation that this process is in. srun starts a task per device on nodes that work;
+its lines say how the tasks ended, because its exit code is that of the tasks it has killed."""
 
 import os
 import re
@@ -93,22 +93,28 @@ def run_step(
         assert srun.stderr is not None
         for line in srun.stderr:
             print(line, end="", file=sys.stderr, flush=True)
-            if line.startswith(("srun: ", "slurmstepd: ")):
+            if line.startswith("srun: "):
                 lines.append(line.rstrip())
     stops.srun = None
-    allocation.lost |= lost_nodes(lines)
+    end = read_step_end(lines)
+    allocation.lost |= end.lost
+    allocation.failures.update([end.failed_on] if end.failed_on else [])
+    return DONE if srun.returncode == 0 else INTERRUPTED if stops.count else end.code
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    code: int
+    lost: frozenset[str]  # nodes
+    failed_on: str | None  # a node that works, of the first task that failed
+
+
+def read_step_end(lines: Sequence[str]) -> StepEnd:
+    """How a step failed by srun's lines, which are in order: the first task to end is not a consequence of another,
+    unless one of those after it had a cause of its own."""
+    lost = frozenset(found[1] or found[2] for line in lines if (found := _NODE_LOST.search(line)))
     ended = [found.groups() for line in lines if (found := _TASK_ENDED.match(line))]
-    allocation.failures.update(node for node, _, _ in ended[:1])
-    return DONE if srun.returncode == 0 else INTERRUPTED if stops.count else exit_code([(code, words) for _, code, words in ended])
-
-
-def lost_nodes(lines: Sequence[str]) -> set[str]:
-    return {found[1] or found[2] for line in lines if (found := _NODE_LOST.search(line))}
-
-
-def exit_code(ended: Sequence[tuple[str | None, str | None]]) -> int:
-    """Of a run whose tasks ended so, in this order: with an exit code, or as srun says it. The first of them is not a
-    consequence, unless it only lost the connection to one that had a cause of its own."""
-    codes = [int(code) if code else OUT_OF_MEMORY if words == "Out Of Memory" else RANK_FAILED for code, words in ended]
-    cause = next((code for code in codes if code in _CAUSES), codes[0] if codes else RANK_FAILED)
-    return cause if cause in (*_CAUSES, INTERRUPTED) else RANK_FAILED
+    codes = [int(code) if code else OUT_OF_MEMORY if words == "Out Of Memory" else 0 for _, code, words in ended]
+    code = next((code for code in codes if code in _CAUSES), codes[0] if codes else 0)
+    known = code in (*_CAUSES, INTERRUPTED)
+    return StepEnd(code if known else RANK_FAILED, lost, None if lost or not ended else ended[0][0])
