@@ -44,7 +44,7 @@ srun: Job step aborted""",
         StepEnd(4, frozenset({"s38641n1"}), None),
     ),
     "no controller": (
-        "srun: error: Unable to confirm allocation for job 864101: Unable to contact slurm controller (connect failure)",
+        "srun: error: Unable to confirm allocation for job 8641: Unable to contact slurm controller (connect failure)",
         StepEnd(4, frozenset(), None),
     ),
 }
