@@ -94,8 +94,9 @@ def test_a_signal_stops_a_run_that_was_restarted(tmp_path: Path) -> None:
     ("failure", "expected"),
     [(("--set", "recipe.learning_rate=1e25", "--stop-on-nan"), 6), (("--set", "layout.tp=3"), 2)],
 )
-def test_what_a_restart_cannot_mend_is_not_restarted(failure: tuple[str, ...], expected: int) -> None:
-    code, _, err = finished("tiny", "--steps", "4", *failure, "--restarts", "3")
+def test_what_a_restart_cannot_mend_is_not_restarted(failure: tuple[str, ...], expected: int, tmp_path: Path) -> None:
+    folder = ("--set", f"saving.folder={tmp_path}")
+    code, _, err = finished("tiny", "--steps", "4", *failure, *folder, "--restarts", "3")
     assert code == expected
     assert "restarting" not in err
 
