@@ -22,7 +22,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from fault_campaign.campaign import Attempt, Campaign, Skipped
 from fault_campaign.programs import Stopped
-
 from trimaran.cli.show import print_table
 
 SECTIONS = (
@@ -81,7 +80,10 @@ def print_results(results: Results, skipped: dict[str, str], seed: int, scale: f
     for name, attempt in failures:
         print(f"{name}, {attempt.kind}: {attempt.failure}")
         details = "; ".join(filter(None, (attempt.moment, attempt.command)))
-        print(f"    python benchmarks/faults.py --seed {seed} --scale {scale:g} --only {name}" + f"; {details}" * bool(details))
+        print(
+            f"    python benchmarks/faults.py --seed {seed} --scale {scale:g} --only {name}"
+            + f"; {details}" * bool(details)
+        )
     return not failures
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from fault_campaign.programs import MARK, Ended, Program, Stopped, marked_processes
 from tests.engine.commands import ONE_THREAD, TRIMARAN
+
+from fault_campaign.programs import MARK, Ended, Program, Stopped, marked_processes
 
 T = TypeVar("T")
 HANG_SECONDS = 240.0  # for hangs, not for speed: a busy machine may be ten times slower

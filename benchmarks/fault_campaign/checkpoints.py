@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from fault_campaign.campaign import Attempt, Campaign
+from fault_campaign.campaign import Campaign
 from fault_campaign.programs import Ended
 from fault_campaign.small_runs import other_losses, small_run, undisturbed
 
@@ -27,6 +27,9 @@ def save(campaign: Campaign, layout: str = "one rank") -> Saved:
     ended = campaign.run(*small_run(2 * EVERY, layout, f"saving.folder={folder}", f"saving.every={EVERY}"))
     if ended.code != 0:
         raise RuntimeError(f"no checkpoint could be made: {ended.err}")
+    for read in (sample, export_weights):  # otherwise a refusal below would mean nothing
+        if (ended := read(campaign, folder)).code != 0:
+            raise RuntimeError(f"a whole checkpoint is refused: {ended.err}")
     return Saved(folder, undisturbed(campaign, small_run(STEPS, layout), STEPS))
 
 
@@ -62,7 +65,7 @@ def sample(campaign: Campaign, source: Path) -> Ended:
 
 
 def export_weights(campaign: Campaign, source: Path) -> Ended:
-    return campaign.run("weights", "export", str(source), str(source.parent / "exported"))
+    return campaign.run("weights", "export", str(source), str(source.parent / f"{source.name}-exported"))
 
 
 def refusal(ended: Ended, named: Path) -> str:
@@ -71,11 +74,11 @@ def refusal(ended: Ended, named: Path) -> str:
         return why
     if ended.losses:
         return "refused after it had trained"
-    return "" if named.name in ended.err or named.parent.name in ended.err else f"does not name {named.name}: {ended.said!r}"
-
-
-def attempt(kind: str, failure: str, moment: str, ended: Ended) -> Attempt:
-    return Attempt(kind, failure, moment, ended.command)
+    return (
+        ""
+        if named.name in ended.err or named.parent.name in ended.err
+        else f"does not name {named.name}: {ended.said!r}"
+    )
 
 
 def as_if_undisturbed(ended: Ended, first: int, saved: Saved) -> str:

@@ -105,15 +105,18 @@ def flipped(checkpoint: Path, rng: Random) -> Path:
 DAMAGES: dict[str, tuple[Damage, int]] = {
     "4 KiB of noise in a shard": (noise, 4),
     "a truncated shard": (truncated, 2),
-    "an empty shard": (emptied, 1),
-    "a deleted shard": (removed, 1),
+    "an empty shard": (emptied, 2),
+    "a deleted shard": (removed, 2),
     "damaged metadata": (damaged_description, 2),
-    "deleted metadata": (removed_description, 1),
+    "deleted metadata": (removed_description, 2),
     "a damaged run.json": (damaged_state, 2),
-    "no run.json": (removed_state, 1),
-    "an empty newer folder": (empty_folder, 1),
+    "no run.json": (removed_state, 2),
+    "an empty newer folder": (empty_folder, 2),
     "one flipped bit": (flipped, 4),
 }
+
+
+READERS = ((False, sample), (True, export_weights))
 
 
 def attempts(campaign: Campaign) -> Iterator[Attempt]:
@@ -122,13 +125,18 @@ def attempts(campaign: Campaign) -> Iterator[Attempt]:
         partial(attempt, campaign, saved, kind, number, with_older, command)
         for kind, (_, at_scale_1) in DAMAGES.items()
         for number in range(campaign.count(at_scale_1))
-        for with_older, command in COMMANDS
+        for with_older, command in ((True, resume), (False, resume), READERS[number % 2])
     ]
     yield from campaign.in_pairs(tasks)
 
 
 def attempt(
-    campaign: Campaign, saved: Saved, kind: str, number: int, with_older: bool, command: Callable[[Campaign, Path], Ended]
+    campaign: Campaign,
+    saved: Saved,
+    kind: str,
+    number: int,
+    with_older: bool,
+    command: Callable[[Campaign, Path], Ended],
 ) -> Attempt:
     rng = campaign.random("damage", kind, number)  # the same damage for all commands
     folder = copy(campaign, saved, with_older)
@@ -137,15 +145,11 @@ def attempt(
     moment = f"{kind} in {file.name}, {'with' if with_older else 'without'} an older checkpoint"
     if command is resume:
         why = trained_badly(ended, saved, file, with_older, kind == "one flipped bit")
-        row = f"train, {'an older one' if with_older else 'none older'}"
     else:
-        row, why = ended.command.split()[1], read_badly(ended, file, kind == "one flipped bit")
-        if not why and ended.code == 2 and (folder.parent / "exported").exists():
+        why = read_badly(ended, file, kind == "one flipped bit")
+        if not why and ended.code == 2 and (folder.parent / f"{folder.name}-exported").exists():
             why = "left an exported folder"
-    return Attempt(f"{row}: {kind}", why, moment, ended.command)
-
-
-COMMANDS = ((True, resume), (False, resume), (False, sample), (True, export_weights))
+    return Attempt(kind, why, moment, ended.command)
 
 
 def trained_badly(ended: Ended, saved: Saved, file: Path, with_older: bool, may_be_harmless: bool) -> str:

@@ -51,14 +51,10 @@ def pickles(canary: Path) -> dict[str, bytes]:
     found = {f"posix.system, protocol {n}": pickle.dumps(Call(os.system, f"touch {canary}"), n) for n in (0, 2, 4)}
     found["builtins.exec"] = pickle.dumps(Call(exec, make), 4)
     found["builtins.eval inside a dict"] = pickle.dumps({"state_dict_metadata": Call(eval, make)}, 4)
-    # Written by hand: getattr of an allowed module's globals, as an allow-list by module alone would let through.
-    found["os.system by way of torch"] = b"cposixpath\nos.system\n(V" + f"touch {canary}".encode() + b"\ntR."
-    found["STACK_GLOBAL of a dotted name"] = (
-        b"\x80\x04\x8c\x15torch.distributed.rpc\x8c\x09os.system\x93\x8c"
-        + bytes([len(f"touch {canary}")])
-        + f"touch {canary}".encode()
-        + b"\x85R."
-    )
+    # Of a module that an allow-list may name: pathlib imports os.
+    words = f"touch {canary}".encode()
+    named = b"\x80\x04\x8c\x07pathlib\x8c\x09os.system\x93\x8c" + bytes([len(words)]) + words + b"\x85R."
+    found["pathlib's os.system, a dotted name"] = named
     return found
 
 
@@ -163,9 +159,10 @@ COMMANDS: dict[str, Callable[[Campaign, Path], Ended]] = {
 
 def attempts(campaign: Campaign) -> Iterator[Attempt]:
     saved = save(campaign)
-    tasks = [partial(attempt, campaign, saved, plant, command) for plant in PLANTS for command in COMMANDS]
-    chosen = tasks if campaign.scale >= 1 else campaign.random("payloads").sample(tasks, campaign.count(len(tasks)))
-    yield from campaign.in_pairs(chosen)
+    rng = campaign.random("payloads")
+    pairs = [(plant, command) for plant in PLANTS for command in COMMANDS]
+    chosen = pairs if campaign.scale >= 1 else rng.sample(pairs, campaign.count(len(pairs)))
+    yield from campaign.in_pairs(partial(attempt, campaign, saved, *pair) for pair in chosen)
 
 
 def attempt(campaign: Campaign, saved: Saved, plant: str, command: str) -> Attempt:
@@ -174,7 +171,7 @@ def attempt(campaign: Campaign, saved: Saved, plant: str, command: str) -> Attem
     is_read = PLANTS[plant](folder / NEWER, canary, campaign.random("payloads", plant))
     ended = COMMANDS[command](campaign, folder)
     why = judge(ended, canary, is_read, saved)
-    return Attempt(f"{command}: {plant.split(':')[0]}", why, plant, ended.command)
+    return Attempt(plant.partition(":")[0], why, f"{plant}, {command}", ended.command)
 
 
 def judge(ended: Ended, canary: Path, is_read: bool, saved: Saved) -> str:

@@ -64,7 +64,11 @@ class Program:
         folder: Path | None,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self.command, self.mark, self.is_stopping = shlex.join(command[2:] if command[1] == "-m" else command), mark, is_stopping
+        self.command, self.mark, self.is_stopping = (
+            shlex.join(command[2:] if command[1] == "-m" else command),
+            mark,
+            is_stopping,
+        )
         self.out, self.err = output / "stdout", output / "stderr"
         self.followed: dict[int, tuple[float, float]] = {}  # iteration -> when it was first seen, its loss
         self.position = 0

@@ -71,7 +71,9 @@ def attempts(campaign: Campaign) -> Iterator[Attempt]:
             kind = f"{'asynchronous' if asynchronous else 'synchronous'}, {layout}"
             for each in group:
                 for kill in each.kills:
-                    moment = f"kill {kill.number} at iteration {kill.last}" + (", while saving" if kill.during_save else "")
+                    moment = f"kill {kill.number} at iteration {kill.last}" + (
+                        ", while saving" if kill.during_save else ""
+                    )
                     why = judge(kill, every, allowed if asynchronous else 0.0, expected)
                     yield Attempt(kind, why, moment, kill.command)
 

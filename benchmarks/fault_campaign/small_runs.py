@@ -7,7 +7,14 @@ from pathlib import Path
 
 from fault_campaign.campaign import HANG_SECONDS, Campaign
 
-SMALL = ("model.hidden=32", "model.layers=2", "model.seq_len=32", "model.vocab=64", "batch.size=4", "layout.micro_batch=1")
+SMALL = (
+    "model.hidden=32",
+    "model.layers=2",
+    "model.seq_len=32",
+    "model.vocab=320",
+    "batch.size=4",
+    "layout.micro_batch=1",
+)
 LAYOUTS = {
     "one rank": (),
     "dp2": ("layout.dp=2",),
@@ -30,7 +37,9 @@ def undisturbed(campaign: Campaign, words: list[str], iterations: int) -> dict[i
     reached = program.until_iteration(iterations, HANG_SECONDS + iterations)
     program.kill()
     if not reached:
-        raise RuntimeError(f"the undisturbed run did not reach iteration {iterations}: {program.err.read_text()[-500:]}")
+        raise RuntimeError(
+            f"the undisturbed run did not reach iteration {iterations}: {program.err.read_text()[-500:]}"
+        )
     return {iteration: loss for iteration, (_, loss) in program.followed.items()}
 
 
@@ -50,4 +59,3 @@ def rank_pids(heartbeats: Path, ranks: int) -> list[int]:
         return [json.loads(file.read_text())["pid"] for file in files] if len(files) == ranks else []
     except ValueError:  # one is being replaced
         return []
-
