@@ -5,8 +5,8 @@ and never hang.
 
 About 15 minutes on two idle cores. Prints what was tried, how often and what survived, and for each failure how to
 reproduce it; exit code 1 if anything did not survive. Moments are drawn from the seed, but a machine is never the same
-twice: a failure may need a few tries. Ctrl-C prints the table so far. Full disks need root, and SLURM Debian's packages;
-without them these sections are skipped and say so.
+twice: a failure may need a few tries. Ctrl-C prints the table so far. Full disks need root, and SLURM Debian's
+packages; without them these sections are skipped and say so.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -77,13 +78,10 @@ def print_results(results: Results, skipped: dict[str, str], seed: int, scale: f
     total = [attempt for found in results.values() for attempt in found]
     rows.append(("", "together", str(len(total)), str(len(total) - len(failures))))
     print_table(f"Faults, seed {seed}, scale {scale:g}", ("section", "what", "tried", "survived"), rows, left=(0, 1))
-    for name, attempt in failures:
-        print(f"{name}, {attempt.kind}: {attempt.failure}")
+    for (name, attempt), times in Counter(failures).items():
+        print(f"{name}, {attempt.kind}: {attempt.failure}" + f" ({times} times)" * (times > 1))
         details = "; ".join(filter(None, (attempt.moment, attempt.command)))
-        print(
-            f"    python benchmarks/faults.py --seed {seed} --scale {scale:g} --only {name}"
-            + f"; {details}" * bool(details)
-        )
+        print(f"    python benchmarks/faults.py --seed {seed} --scale {scale:g} --only {name}; {details}")
     return not failures
 
 

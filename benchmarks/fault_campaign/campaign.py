@@ -83,7 +83,8 @@ class Campaign:
             try:
                 for future in as_completed([pool.submit(task) for task in tasks]):
                     yield future.result()
-            except BaseException:
+            except BaseException as error:
+                self.stopping |= isinstance(error, KeyboardInterrupt)  # ends the waits of both threads
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 

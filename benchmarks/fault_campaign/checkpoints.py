@@ -30,7 +30,7 @@ def save(campaign: Campaign, layout: str = "one rank") -> Saved:
     for read in (sample, export_weights):  # otherwise a refusal below would mean nothing
         if (ended := read(campaign, folder)).code != 0:
             raise RuntimeError(f"a whole checkpoint is refused: {ended.err}")
-    return Saved(folder, undisturbed(campaign, small_run(STEPS, layout), STEPS))
+    return Saved(folder, undisturbed(campaign, small_run(STEPS), STEPS))
 
 
 def copy(campaign: Campaign, saved: Saved, with_older: bool) -> Path:

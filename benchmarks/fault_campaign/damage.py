@@ -1,8 +1,8 @@
 """damage: files of the newest checkpoint are overwritten with noise, cut, emptied, removed, or one byte is flipped.
 
 Survived, with an older whole checkpoint: training resumes from that, names the damaged one, and prints the losses of
-an undisturbed run. Without one: exit code 2 and a sentence that names the file, before any iteration. A flipped byte
-that changes nothing (the losses are those of an undisturbed run) is survived too. `sample` and `weights export` refuse
+an undisturbed run. Without one: exit code 2 and a sentence that names the file, before any iteration. A description
+without which the checkpoint is still whole (the losses are those of an undisturbed run) may be missing. `sample` and `weights export` refuse
 likewise, or take the older one and say so; no exported folder is left by a refusal.
 """
 
@@ -116,11 +116,12 @@ DAMAGES: dict[str, tuple[Damage, int]] = {
 }
 
 
+MAY_BE_HARMLESS = "deleted metadata"
 READERS = ((False, sample), (True, export_weights))
 
 
 def attempts(campaign: Campaign) -> Iterator[Attempt]:
-    saved = save(campaign)
+    saved = save(campaign, "tp2×dp2")
     tasks = [
         partial(attempt, campaign, saved, kind, number, with_older, command)
         for kind, (_, at_scale_1) in DAMAGES.items()
@@ -144,9 +145,9 @@ def attempt(
     ended = command(campaign, folder)
     moment = f"{kind} in {file.name}, {'with' if with_older else 'without'} an older checkpoint"
     if command is resume:
-        why = trained_badly(ended, saved, file, with_older, kind == "one flipped bit")
+        why = trained_badly(ended, saved, file, with_older, kind == MAY_BE_HARMLESS)
     else:
-        why = read_badly(ended, file, kind == "one flipped bit")
+        why = read_badly(ended, file, kind == MAY_BE_HARMLESS)
         if not why and ended.code == 2 and (folder.parent / f"{folder.name}-exported").exists():
             why = "left an exported folder"
     return Attempt(kind, why, moment, ended.command)

@@ -1,6 +1,6 @@
 """hangs: a random rank is stopped with SIGSTOP, in layouts of two axes.
 
-Survived: the run ends within its patience and 30 s more with exit code 4, its last sentence names the stopped rank, and
+Survived: the run ends within its patience and 30 s more with exit code 4, stderr names the stopped rank, and
 no process is left. Where the parent is killed with -9 as well: no process outlives it by more than 30 s, the stopped
 one included.
 """
@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 
 from fault_campaign.campaign import HANG_SECONDS, Attempt, Campaign
+from fault_campaign.programs import last_line
 from fault_campaign.small_runs import ENDLESS, rank_pids, small_run
 
 LAYOUTS = ("tp2×pp2", "tp2×dp2")
@@ -53,9 +54,8 @@ def attempt(campaign: Campaign, layout: str, kills_parent: bool, number: int) ->
 
 
 def diagnosed_badly(code: int, said: str, rank: int) -> str:
-    last = said.strip().splitlines()[-1] if said.strip() else "nothing"
     if code != 4:
-        return f"exit code {code}, said {last[:200]!r}"
-    if not re.search(rf"\brank {rank}\b", last, re.IGNORECASE) or "/pytorch/" in last:
-        return f"does not say that rank {rank} stopped: {last[:200]!r}"
+        return f"exit code {code}, said {last_line(said)[:200]!r}"
+    if not re.search(rf"\brank {rank}\b", said, re.IGNORECASE) or "/pytorch/" in said or "Traceback" in said:
+        return f"does not say that rank {rank} stopped: {last_line(said)[:200]!r}"
     return ""

@@ -39,8 +39,8 @@ def killed_sweep(campaign: Campaign, number: int) -> list[Attempt]:
     ended = campaign.run("sweep", "s.yaml", *resuming(folder), folder=folder, limit_seconds=HANG_SECONDS)
     why = lost_or_twice(folder, ended)
     kind = f"sweep of {TRIALS} trials, {parallel} at a time"
-    # One sweep is one chain of kills: if it went wrong, none of them is known to be harmless.
-    return [Attempt(kind, why if n == 0 else "", f"killed after {moments}", ended.command) for n in range(len(moments))]
+    # If it went wrong, none of its kills is known to be harmless.
+    return [Attempt(kind, why, f"killed after {', '.join(moments)}", ended.command)] * len(moments)
 
 
 def kill_again_and_again(campaign: Campaign, folder: Path, rng: Random) -> list[str]:

@@ -17,7 +17,6 @@ from trimaran.export.launch_script import plain_name
 from trimaran.spec import Job, Mistake
 from trimaran.spec.files import load_job
 
-RUNS = 60
 # {} is a command that makes a file.
 HOSTILE = (
     "x\n{}\n",
@@ -60,7 +59,7 @@ def hostile_job(field: str, text: str) -> Job:
 def attempts(campaign: Campaign) -> Iterator[Attempt]:
     rng = campaign.random("injections")
     cases = [(field, target, text) for field in FIELDS for target in TARGETS for text in HOSTILE]
-    chosen = rng.sample(cases, min(len(cases), campaign.count(RUNS * len(TARGETS))))
+    chosen = rng.sample(cases, min(len(cases), campaign.count(len(cases))))
     stubs = campaign.place("stubs")
     for name in STUBS:
         (stubs / name).write_text("#!/bin/sh\nexit 0\n")
@@ -93,9 +92,8 @@ def exported_badly(field: str, target: str, hostile: str, folder: Path, stubs: P
             return f"writes {file!r}, outside of its folder"
         path.write_text(written)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        if path.suffix in (".sh", ".slurm"):
-            if why := ran_badly(path, stubs, canary):
-                return why
+        if path.suffix in (".sh", ".slurm") and (why := ran_badly(path, stubs, canary)):
+            return why
     return ""
 
 

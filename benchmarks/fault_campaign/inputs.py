@@ -13,12 +13,12 @@ from importlib.util import find_spec
 
 from fault_campaign.campaign import HANG_SECONDS, Attempt, Campaign, Skipped
 
-FUZZERS = {"documents and commands": "tests.cli.fuzz", "ledgers": "tests.ledger.fuzz"}
+FUZZERS = {"documents and commands": "tests.fuzz.fuzzer", "ledgers": "tests.ledger.fuzz"}
 SECONDS = 30.0
 RUN = """
 import importlib, json, sys
 failures = importlib.import_module(sys.argv[1]).fuzz(int(sys.argv[2]), float(sys.argv[3]))
-print(json.dumps(failures))
+print(json.dumps([str(failure) for failure in failures]))
 """
 
 
@@ -47,4 +47,4 @@ def fuzzed(campaign: Campaign, kind: str, module: str) -> list[Attempt]:
         why = "hung" if ended.code is None else ended.said
         return [Attempt(kind, why, command=command)]
     failures = json.loads(ended.out.splitlines()[-1])
-    return [Attempt(kind, str(failure)[:300], command=command) for failure in failures] or [Attempt(kind)]
+    return [Attempt(kind, failure[:300], command=command) for failure in failures] or [Attempt(kind)]

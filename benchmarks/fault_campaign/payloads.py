@@ -6,10 +6,12 @@ ignored: then training prints the losses of an undisturbed run.
 """
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +32,7 @@ from fault_campaign.checkpoints import (
 )
 from fault_campaign.programs import Ended
 
+SUMS = "SHA256SUMS"
 CLASSIC = ".metadata"  # of PyTorch's distributed checkpoints: a pickle
 Plant = Callable[[Path, Path, Random], bool]  # checkpoint, canary; whether it had to be read
 
@@ -45,8 +48,6 @@ class Call:
 
 
 def pickles(canary: Path) -> dict[str, bytes]:
-    import os
-
     make = f"open({str(canary)!r}, 'w')"
     found = {f"posix.system, protocol {n}": pickle.dumps(Call(os.system, f"touch {canary}"), n) for n in (0, 2, 4)}
     found["builtins.exec"] = pickle.dumps(Call(exec, make), 4)
@@ -61,11 +62,24 @@ def pickles(canary: Path) -> dict[str, bytes]:
 def plant_pickle(name: str, checkpoint: Path, canary: Path, rng: Random) -> bool:
     """Under every name that describes the checkpoint, and as a classic one."""
     text = pickles(canary)[name]
-    named = descriptions(checkpoint)
+    named = [file for file in descriptions(checkpoint) if file.name != SUMS]
     for file in named:
         file.write_bytes(text)
     (checkpoint / CLASSIC).write_bytes(text)
     return bool(named)
+
+
+def plant_sums(checkpoint: Path, canary: Path, rng: Random) -> bool:
+    (checkpoint / SUMS).write_bytes(pickles(canary)["posix.system, protocol 2"])
+    return False
+
+
+def renew_sums(checkpoint: Path) -> None:
+    """Whoever can replace a file can also replace its digest."""
+    sums = checkpoint / SUMS
+    if sums.exists():
+        others = [file for file in sorted(checkpoint.iterdir()) if file != sums]
+        sums.write_text("".join(f"{sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in others))
 
 
 def plant_beside(checkpoint: Path, canary: Path, rng: Random) -> bool:
@@ -77,8 +91,6 @@ def plant_beside(checkpoint: Path, canary: Path, rng: Random) -> bool:
 
 def plant_bytes(checkpoint: Path, canary: Path, rng: Random) -> bool:
     """A tensor becomes a bytes entry, which PyTorch's planner reads with torch.load(weights_only=False)."""
-    import os
-
     import torch
     from torch.distributed.checkpoint.filesystem import _StorageInfo
     from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
@@ -144,6 +156,7 @@ def write_classic(checkpoint: Path, described: Any) -> bool:
 PLANTS: dict[str, Plant] = {
     **{f"a pickle: {name}": partial(plant_pickle, name) for name in pickles(Path("canary"))},
     "a classic .metadata": plant_beside,
+    "a pickle for digests": plant_sums,
     "a bytes entry for torch.load": plant_bytes,
     "an absolute path": partial(plant_path, "absolute"),
     "a path with ..": partial(plant_path, "relative"),
@@ -169,6 +182,8 @@ def attempt(campaign: Campaign, saved: Saved, plant: str, command: str) -> Attem
     folder = copy(campaign, saved, with_older=False)
     canary = folder.parent / "canary"
     is_read = PLANTS[plant](folder / NEWER, canary, campaign.random("payloads", plant))
+    if PLANTS[plant] is not plant_sums:
+        renew_sums(folder / NEWER)
     ended = COMMANDS[command](campaign, folder)
     why = judge(ended, canary, is_read, saved)
     return Attempt(plant.partition(":")[0], why, f"{plant}, {command}", ended.command)

@@ -29,8 +29,7 @@ class Ended:
     @property
     def said(self) -> str:
         """The last line of stderr, for a table."""
-        lines = [line for line in self.err.splitlines() if line.strip()]
-        return lines[-1][:160] if lines else "nothing"
+        return last_line(self.err)[:160]
 
     @property
     def losses(self) -> dict[int, float]:
@@ -64,11 +63,8 @@ class Program:
         folder: Path | None,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self.command, self.mark, self.is_stopping = (
-            shlex.join(command[2:] if command[1] == "-m" else command),
-            mark,
-            is_stopping,
-        )
+        self.command = shlex.join(["trimaran", *command[3:]] if "trimaran.cli.main" in command else command)
+        self.mark, self.is_stopping = mark, is_stopping
         self.out, self.err = output / "stdout", output / "stderr"
         self.followed: dict[int, tuple[float, float]] = {}  # iteration -> when it was first seen, its loss
         self.position = 0
@@ -142,6 +138,16 @@ class Program:
         return self.wait(seconds, lambda: self.follow() >= iteration) and self.follow() >= iteration
 
 
+def forked(parent: int) -> list[int]:
+    """Its children by age that were forked without exec, as ranks are."""
+    try:
+        own = (Path("/proc") / str(parent) / "cmdline").read_bytes()
+        children = (Path("/proc") / str(parent) / "task" / str(parent) / "children").read_text().split()
+        return [int(pid) for pid in children if (Path("/proc") / pid / "cmdline").read_bytes() == own]
+    except OSError:
+        return []
+
+
 def losses_of(log: str) -> dict[int, float]:
     """The loss of each iteration in a log, as printed."""
     found = {}
@@ -160,6 +166,12 @@ def marked_processes(mark: str) -> list[int]:
                 if any(word.startswith(wanted) for word in (entry / "environ").read_bytes().split(b"\0")):
                     found.append(int(entry.name))
     return found
+
+
+def last_line(text: str) -> str:
+    """With words in it: typer draws boxes."""
+    lines = [line.strip(" │") for line in text.splitlines() if any(letter.isalpha() for letter in line)]
+    return lines[-1] if lines else "nothing"
 
 
 def text_of(file: Path) -> str:

@@ -1,4 +1,5 @@
-"""saves: kill -9 of the whole run, parent and ranks, at random moments, half of them while a checkpoint is being written.
+"""saves: kill -9 of the whole run, parent and ranks, at random moments, half of them while a checkpoint
+is being written.
 
 A run is killed and resumed again and again. A kill is survived if the next start resumes from a checkpoint at most one
 interval behind the last iteration in the log (an asynchronous one may still be on its way: five times what a

@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 from fault_campaign.campaign import Attempt, Campaign
-from fault_campaign.programs import Program
+from fault_campaign.programs import Program, forked
 from fault_campaign.small_runs import ENDLESS, small_run
 
 END_SECONDS = 60.0
@@ -43,24 +42,18 @@ def killed_rank(campaign: Campaign, number: int) -> Attempt:
 
 def signalled(campaign: Campaign, number: signal.Signals, count: int) -> Attempt:
     rng = campaign.random("starts", number.name, count)
-    seconds, to_all = rng.random() * LATEST_SECONDS, rng.random() < 0.5
+    seconds, to_all, at_fork = rng.random() * LATEST_SECONDS, rng.random() < 0.5, rng.random() < 0.5
     program = campaign.start(*small_run(ENDLESS, "dp2"))
+    if at_fork:
+        program.wait(END_SECONDS, lambda: forked(program.pid))
+        seconds /= 50
     program.wait(seconds)
     # As a terminal does for Ctrl-C and when it is closed, or as `kill` does.
     with suppress(ProcessLookupError):
         (os.killpg if to_all else os.kill)(program.pid, number)
-    moment = f"{seconds:.2f} s after the start, to {'the process group' if to_all else 'the parent'}"
+    after, to = "first rank" if at_fork else "start", "the process group" if to_all else "the parent"
+    moment = f"{seconds:.2f} s after the {after}, to {to}"
     return judged(program, f"{number.name} while it starts", moment, (4, 5, -number, 128 + number))
-
-
-def forked(parent: int) -> list[int]:
-    """Its children by age that were forked without exec, as ranks are."""
-    try:
-        own = (Path("/proc") / str(parent) / "cmdline").read_bytes()
-        children = (Path("/proc") / str(parent) / "task" / str(parent) / "children").read_text().split()
-        return [int(pid) for pid in children if (Path("/proc") / pid / "cmdline").read_bytes() == own]
-    except OSError:
-        return []
 
 
 def judged(program: Program, kind: str, moment: str, codes: tuple[int, ...]) -> Attempt:
