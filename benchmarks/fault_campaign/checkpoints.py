@@ -87,4 +87,4 @@ def as_if_undisturbed(ended: Ended, first: int, saved: Saved) -> str:
         return ended.not_a_sentence() or f"ended, said {ended.said!r}"
     if min(ended.losses, default=0) != first:
         return f"began at iteration {min(ended.losses, default=0)}, not {first}"
-    return other_losses(ended.losses, saved.losses)
+    return other_losses(ended.losses.items(), saved.losses)

@@ -2,8 +2,8 @@
 
 Survived, with an older whole checkpoint: training resumes from that, names the damaged one, and prints the losses of
 an undisturbed run. Without one: exit code 2 and a sentence that names the file, before any iteration. A description
-without which the checkpoint is still whole (the losses are those of an undisturbed run) may be missing. `sample` and `weights export` refuse
-likewise, or take the older one and say so; no exported folder is left by a refusal.
+without which the checkpoint is still whole (the losses are those of an undisturbed run) may be missing. `sample`
+and `weights export` refuse likewise, or take the older one and say so; no exported folder is left by a refusal.
 """
 
 import shutil

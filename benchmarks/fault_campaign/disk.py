@@ -54,7 +54,7 @@ def telemetry(campaign: Campaign, expected: dict[int, float], option: str, numbe
         program.until_iteration(at, HANG_SECONDS)
         disk.fill()
         ended = program.finish(HANG_SECONDS)
-        why = other_losses(ended.losses, expected)
+        why = other_losses(ended.losses.items(), expected)
         if ended.code != 0:
             why = "hung" if ended.code is None else f"exit code {ended.code}, said {ended.said!r}"
         elif len(ended.losses) != STEPS:
@@ -96,7 +96,7 @@ def saved_badly(first: Ended, again: Ended, expected: dict[int, float]) -> str:
     begun = min(again.losses, default=STEPS + 1)
     if begun <= EVERY:
         return f"with room again it began at iteration {begun}"
-    return other_losses({**first.losses, **again.losses}, expected)
+    return other_losses([*first.losses.items(), *again.losses.items()], expected)
 
 
 def export_words(folder: Path) -> list[str]:

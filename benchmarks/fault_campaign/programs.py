@@ -33,7 +33,7 @@ class Ended:
 
     @property
     def losses(self) -> dict[int, float]:
-        return losses_of(self.out)
+        return dict(losses_of(self.out))
 
     def not_a_sentence(self) -> str:
         """Why this is not exit code 2 with one sentence on stderr; '' where it is."""
@@ -130,7 +130,7 @@ class Program:
         whole = new[: new.rfind(b"\n") + 1]
         self.position += len(whole)
         now = time.monotonic()
-        for iteration, loss in losses_of(whole.decode(errors="replace")).items():
+        for iteration, loss in losses_of(whole.decode(errors="replace")):
             self.followed[iteration] = now, loss
         return max(self.followed, default=0)
 
@@ -148,13 +148,10 @@ def forked(parent: int) -> list[int]:
         return []
 
 
-def losses_of(log: str) -> dict[int, float]:
-    """The loss of each iteration in a log, as printed."""
-    found = {}
-    for line in log.splitlines():
-        if line.startswith(" iteration ") and "lm loss: " in line:
-            found[int(line[11:].split("/")[0])] = float(line.split("lm loss: ")[1].split(" |")[0])
-    return found
+def losses_of(log: str) -> list[tuple[int, float]]:
+    """Iteration and loss, as printed; more than once for one that was done again."""
+    lines = [line for line in log.splitlines() if line.startswith(" iteration ") and "lm loss: " in line]
+    return [(int(line[11:].split("/")[0]), float(line.split("lm loss: ")[1].split(" |")[0])) for line in lines]
 
 
 def marked_processes(mark: str) -> list[int]:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from fault_campaign.campaign import HANG_SECONDS, Attempt, Campaign
-from fault_campaign.programs import Program, forked
+from fault_campaign.programs import Program, forked, losses_of
 from fault_campaign.small_runs import ENDLESS, other_losses, small_run
 
 EVERY = {"dp2": 40, "tp2×dp2": 15}  # steps between checkpoints: half a second on two idle cores
@@ -29,7 +29,7 @@ def attempts(campaign: Campaign) -> Iterator[Attempt]:
         program = campaign.start(*words, "--restarts", "3")
         moments = kill_ranks(campaign, program, layout)
         ended = program.finish(HANG_SECONDS)
-        why = other_losses(ended.losses, expected)
+        why = other_losses(losses_of(ended.out), expected)
         if ended.code != 0:
             why = "hung" if ended.code is None else f"exit code {ended.code}, said {ended.said!r}"
         elif len(ended.losses) != len(expected):

@@ -88,7 +88,7 @@ def judge(kill: Kill, every: int, allowed_seconds: float, expected: dict[int, fl
         since = kill.killed_at - kill.shown_at.get(due, 0.0)
         if since > allowed_seconds:
             return f"resumed from {kill.resumed_from}, {kill.last - kill.resumed_from} behind, saving every {every}"
-    return other_losses(kill.losses, expected)
+    return other_losses(kill.losses.items(), expected)
 
 
 def chain(campaign: Campaign, layout: str, asynchronous: bool, number: int, kills: int) -> Chain:

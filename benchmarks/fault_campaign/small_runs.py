@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fault_campaign.campaign import HANG_SECONDS, Campaign
@@ -43,9 +43,9 @@ def undisturbed(campaign: Campaign, words: list[str], iterations: int) -> dict[i
     return {iteration: loss for iteration, (_, loss) in program.followed.items()}
 
 
-def other_losses(seen: Mapping[int, float], expected: Mapping[int, float]) -> str:
+def other_losses(seen: Iterable[tuple[int, float]], expected: Mapping[int, float]) -> str:
     """The first iteration whose loss differs from that of the undisturbed run; '' where none does."""
-    for iteration, loss in sorted(seen.items()):
+    for iteration, loss in seen:
         wanted = expected.get(iteration)
         if wanted is None or not math.isclose(loss, wanted, rel_tol=TOLERANCE):
             return f"the loss of iteration {iteration} was {loss}, undisturbed {wanted}"
