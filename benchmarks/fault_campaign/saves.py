@@ -96,7 +96,7 @@ def chain(campaign: Campaign, layout: str, asynchronous: bool, number: int, kill
     every, folder = EVERY[layout], campaign.place("saves")
     saving = (f"saving.folder={folder}", f"saving.every={every}", f"saving.asynchronous={str(asynchronous).lower()}")
     words = small_run(ENDLESS, layout, *saving)
-    made, last = Chain(every), 0
+    made = Chain(every)
     for count in range(kills + 1):  # one more start shows what the last kill left
         program = campaign.start(*words)
         started = program.until_iteration(1, HANG_SECONDS)
@@ -110,8 +110,9 @@ def chain(campaign: Campaign, layout: str, asynchronous: bool, number: int, kill
             break
         kill = disturb(program, rng, folder, first, every, number * KILLS_OF_A_RUN + count)
         made.kills.append(kill)
-        last = kill.last
-        campaign.progress(f"saves: {layout}, {'a' * asynchronous}synchronous, kill {kill.number} at iteration {last}")
+        campaign.progress(
+            f"saves: {layout}, {'a' * asynchronous}synchronous, kill {kill.number} at iteration {kill.last}"
+        )
     return made
 
 

@@ -28,8 +28,9 @@ def attempts(campaign: Campaign) -> Iterator[Attempt]:
 
 def killed_rank(campaign: Campaign, number: int) -> Attempt:
     rng = campaign.random("starts", "kill", number)
+    layout = ("dp2", "tp2×dp2")[number % 2]
     which, late = rng.randrange(2), rng.choice((0.0, 0.0, rng.random() * 0.005, rng.random() * 0.1))
-    program = campaign.start(*small_run(ENDLESS, "dp2"))
+    program = campaign.start(*small_run(ENDLESS, layout))
     deadline = time.monotonic() + END_SECONDS
     while len(ranks := forked(program.pid)) <= which and time.monotonic() < deadline and program.process.poll() is None:
         pass  # a rank that is killed later than a few milliseconds after its fork is another fault
@@ -37,7 +38,7 @@ def killed_rank(campaign: Campaign, number: int) -> Attempt:
     with suppress(IndexError, ProcessLookupError):
         os.kill(ranks[which], signal.SIGKILL)
     kind = "a rank killed as soon as it exists"
-    return judged(program, kind, f"rank {which}, {1000 * late:.1f} ms after its fork", (4,))
+    return judged(program, kind, f"rank {which} of {layout}, {1000 * late:.1f} ms after its fork", (4,))
 
 
 def signalled(campaign: Campaign, number: signal.Signals, count: int) -> Attempt:
