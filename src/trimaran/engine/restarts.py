@@ -5,18 +5,17 @@ pid, terminal and pipes, and gives a process without threads.
 """
 
 import os
-import re
 import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trimaran.engine.checkpoint.folder import newest_checkpoint
 from trimaran.processes.exit_codes import INTERRUPTED, RANK_FAILED
-from trimaran.processes.ranks import STOP_SIGNALS
+from trimaran.processes.signals import STOP_SIGNALS
 
 VARIABLE = "TRIMARAN_RESTARTED"  # what a process tells the one that it becomes
 LONGEST_PAUSE_SECONDS = 60.0
-COMPLETE = re.compile(r"step-(\d{8,})")
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ def first_attempt(allowed: int, folder: str | None) -> Restarts:
 
 
 def saved_iteration(folder: str | None) -> int:
-    """Of the newest complete checkpoint, 0 without one. Here without PyTorch, which a launcher does not import."""
-    names = [path.name for path in Path(folder).glob("step-*")] if folder else []
-    return max((int(found[1]) for name in names if (found := COMPLETE.fullmatch(name))), default=0)
+    """Of the newest complete checkpoint, 0 without one."""
+    newest = newest_checkpoint(Path(folder)) if folder else None
+    return int(newest.name.removeprefix("step-")) if newest else 0
 
 
 def restart_after(code: int, restarts: Restarts, folder: str | None) -> Restarts | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from trimaran.engine.restarts import Restarts, is_stopped_within, restart_after, saved_iteration, tell
 from trimaran.processes.exit_codes import INTERRUPTED, RANK_FAILED
-from trimaran.processes.ranks import STOP_SIGNALS
 from trimaran.processes.rendezvous import host_names
+from trimaran.processes.signals import STOP_SIGNALS
 from trimaran.processes.slurm_step import Allocation, StopRequests, run_step
 from trimaran.spec import Job, Mistake
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimaran.processes.exit_codes import BAD_JOB, DONE, INTERRUPTED, NOT_FINITE, OUT_OF_MEMORY, RANK_FAILED
-from trimaran.processes.ranks import STOP_SIGNALS
 from trimaran.processes.rendezvous import host_names
+from trimaran.processes.signals import STOP_SIGNALS
 
 _TASK_ENDED = re.compile(r"^srun: error: (\S+): tasks? \S+ (?:Exited with exit code (\d+)|(.+))$")
 _NODE_LOST = re.compile(r"Node failure on (\S+?)[.,]?$|failed on node ([^\s:]+)")

@@ -61,7 +61,8 @@ class Checkpointer:
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         background = self.folder is not None and self.saving.asynchronous
         # Collectives of a write in the background must not interleave with those of training.
-        self.group = dist.new_group(backend="gloo") if background and not self.single else None
+        grouped = background and not self.single
+        self.group = dist.new_group(backend="gloo", timeout=self.world.timeout) if grouped else None
         self.thread = ThreadPoolExecutor(max_workers=1) if background else None
         self.pending: Future[None] | None = None
         self.staged: dict[str, Tensor] = {}  # host memory that a write in the background reads, kept for the next

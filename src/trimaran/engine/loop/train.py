@@ -14,7 +14,8 @@ from typing import Any
 import torch.distributed as dist
 
 from trimaran.data.source import source_of
-from trimaran.engine.checkpoint.checkpointer import Checkpointer, newest_checkpoint
+from trimaran.engine.checkpoint.checkpointer import Checkpointer
+from trimaran.engine.checkpoint.folder import newest_checkpoint
 from trimaran.engine.kernels.fp8 import check_fp8_support
 from trimaran.engine.loop.batches import batch
 from trimaran.engine.loop.evaluation import evaluate
