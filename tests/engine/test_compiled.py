@@ -2,8 +2,11 @@
 them, and runs the graphs in eager mode; the kernels of a GPU are tested in tests/cuda."""
 
 import gc
+import os
+import stat
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
 from tests.engine.trainers import losses_of, run_steps, trainer_of
-from trimaran.engine.kernels.compile import compile_layers
+from trimaran.engine.kernels.compile import CACHE, compile_layers, use_private_cache
 from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
 
@@ -109,3 +112,23 @@ def test_a_step_leaves_no_tensor_to_the_garbage_collector(recompute: Recompute, 
             gc.set_debug(0)
             gc.garbage.clear()
     assert not left
+
+
+def test_compiled_code_comes_from_a_folder_that_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    chosen = []
+    for mode in (None, 0o777):
+        monkeypatch.delenv(CACHE, raising=False)
+        if mode:  # as if somebody had prepared it
+            (tmp_path / "trimaran" / "compiled").chmod(mode)
+        use_private_cache()
+        chosen.append(Path(os.environ[CACHE]))
+    assert chosen[0] == tmp_path / "trimaran" / "compiled"
+    assert chosen[1] != chosen[0]
+    assert stat.S_IMODE(chosen[1].stat().st_mode) == 0o700
+    chosen[1].rmdir()
+    monkeypatch.setenv(CACHE, "/of/the/user")
+    use_private_cache()
+    assert os.environ[CACHE] == "/of/the/user"

@@ -123,6 +123,13 @@ def test_a_checkpoint_reads_only_its_own_files(elsewhere: str, saved: Path) -> N
         Checkpointer(trainer_of(0, job(saved))).resume()
 
 
+def test_a_shard_that_is_a_link_is_refused(saved: Path, tmp_path: Path) -> None:
+    (saved / NEWER / SHARD).rename(tmp_path / "elsewhere")
+    (saved / NEWER / SHARD).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Mistake, match=f"{SHARD} is a link to a file elsewhere"):
+        SavedCheckpoint(saved)
+
+
 def noise(path: Path) -> None:
     """4 KiB in the middle, as a bad block of a disk."""
     content = bytearray(path.read_bytes())

@@ -69,6 +69,9 @@ def read_metadata(checkpoint: Path) -> Metadata:
     outside = next((path for path in paths if not isinstance(path, str) or not SHARD.fullmatch(path)), None)
     if outside is not None:
         raise DamagedError(f"{METADATA} names a file that is not part of a checkpoint ({str(outside)[:80]!r})")
+    linked = next((path for path in set(paths) if (checkpoint / path).is_symlink()), None)
+    if linked is not None:
+        raise DamagedError(f"{linked} is a link to a file elsewhere")
     if not sound:
         raise DamagedError(f"{METADATA} describes something other than tensors")
     return cast(Metadata, metadata)

@@ -1,6 +1,9 @@
 """What torch.compile compiles, and where. On a GPU each layer becomes a few fused kernels around its GEMMs; all layers
 of a model share one compilation. On a CPU nothing is compiled: it takes long and gains little there."""
 
+import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +11,23 @@ import torch
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.world import World
 from trimaran.spec.own_engine import layers_compile
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def use_private_cache() -> None:
+    """PyTorch runs what it finds in its cache, which by default is a folder in /tmp that another user could have made.
+    Ours is in the user's home, and nobody else may write it; where that cannot be, a new one for this run."""
+    if CACHE in os.environ:
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimaran" / "compiled"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+        is_private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    except (OSError, RuntimeError):  # there is no home
+        is_private = False
+    os.environ[CACHE] = str(folder) if is_private else tempfile.mkdtemp(prefix="trimaran-compiled-")
 
 
 def can_compile(world: World) -> bool:
@@ -17,5 +37,6 @@ def can_compile(world: World) -> bool:
 
 def compile_layers(stage: Stage, **options: Any) -> None:
     """In place, and only the computation: hooks around a module, such as FSDP2's, stay outside."""
+    use_private_cache()
     for block in stage.layers.values():
         block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False, **options)
