@@ -96,7 +96,7 @@ batch: {size: 64}
         (JOB.replace("PLACE", "heads: 12"), ["hidden 2048", "12 heads", "nearest"]),
         (JOB.replace("{preset: gpt-1b3, PLACE}", "gpt-1b3").replace("dp: 8", "dp: 3"), ["dp 3", "8", "layout.dp = 8"]),
         (JOB.replace("{preset: gpt-1b3, PLACE}", "gpt-1b3") + "wibble: 1\n", ["'wibble'"]),
-        ("model: {preset: gpt-1b3\n", ["not valid yaml", "line 2"]),
+        ("model: {preset: gpt-1b3\n", ["not valid YAML", "line 2"]),
         ("- a\n- b\n", ["not hold a mapping", "job.yaml"]),
     ],
 )

@@ -150,7 +150,7 @@ def split(folder: Path) -> None:
 
 BAD_FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "another family": (config(model_type="qwen2"), "is of model_type 'qwen2', but only gpt2, bloom, llama"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{") and None, "is not valid json"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{") and None, "is not valid JSON"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     "no shape": (config(num_hidden_layers="gone"), "has no num_hidden_layers"),
     "a shape in words": (config(num_hidden_layers="four"), "layers is 'four', but input should be a valid integer"),

@@ -3,12 +3,12 @@
 from typing import Annotated
 
 import typer
-import yaml
 
 from trimaran.cli.show import JsonOption, print_json, print_table
 from trimaran.cost.parameters import total_parameters
 from trimaran.spec import Mistake
 from trimaran.spec import presets as known
+from trimaran.spec.documents import parse_yaml
 from trimaran.spec.mistake import did_you_mean
 
 
@@ -76,4 +76,4 @@ def _show(name: str, json: bool) -> None:
         raise Mistake(f"There is no preset {name!r}.{did_you_mean(name, every)} `trimaran presets` lists all.")
     # Jobs and sweeps as their short files, in which `here` stays `here` wherever they are copied to.
     text = known.preset(kind, name).to_yaml() if kind in known.KINDS else known.text(kind, name)
-    print_json(yaml.safe_load(text)) if json else print(text, end="")
+    print_json(parse_yaml(text, f"The preset {name}")) if json else print(text, end="")

@@ -31,7 +31,7 @@ def read_launch_file(text: str, name: str) -> PartialJob | None:
     if text.lstrip().startswith("{"):
         try:
             document = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return from_deepspeed_json(document) if is_deepspeed_json(document) else None
     if _is_torchtitan(text):
@@ -49,5 +49,5 @@ def _is_torchtitan(text: str) -> bool:
     """A TOML file with at least two of the tables that torchtitan has."""
     try:
         return len(TORCHTITAN & tomllib.loads(text).keys()) >= 2
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return False

@@ -83,6 +83,6 @@ def _machines(script: ShellScript, given: dict[str, list[str]]) -> dict[str, int
 def _documents(script: ShellScript) -> list[dict[str, Any]]:
     found = []
     for text in script.documents:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             found.append(json.loads(text))
     return [document for document in found if isinstance(document, dict)]

@@ -1,14 +1,12 @@
 """Our own trainer: job.yaml, a script that trains it here, and a batch script that resumes by itself under SLURM."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import yaml
 
 from trimaran.export.adapt import LaunchFiles, adapt_job
 from trimaran.export.launch_script import sbatch_header
 from trimaran.export.partial_job import PartialJob
-from trimaran.spec import Job, presets
+from trimaran.spec import Job, Mistake, presets
+from trimaran.spec.documents import parse_yaml
 
 TRAINER = "trimaran"
 END = "END_OF_JOB"  # ends the here-document with the job
@@ -43,9 +41,11 @@ def from_slurm(text: str) -> PartialJob | None:
     body, closed, _ = rest.partition(f"\n{END}\n")
     if not opened or not closed:
         return None
-    values: dict[str, Any] = yaml.safe_load(body)
-    cluster = values.pop("cluster")
-    values.pop("trainer")
+    values = parse_yaml(body, "The job in the script")
+    cluster = values.pop("cluster", None) if isinstance(values, dict) else None
+    if not isinstance(cluster, dict) or not {"nodes", "devices_per_node"} <= cluster.keys():
+        raise Mistake("The job in the script has no cluster with nodes and devices_per_node; was it edited?")
+    values.pop("trainer", None)
     return PartialJob({**values, "nodes": cluster["nodes"], "devices_per_node": cluster["devices_per_node"]}, TRAINER)
 
 

@@ -6,7 +6,8 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trimaran.spec.mistake import Mistake, validation_message
+from trimaran.spec.documents import parse_yaml
+from trimaran.spec.mistake import Mistake, shortened, validation_message
 
 
 class LosslessDumper(yaml.SafeDumper):
@@ -28,10 +29,12 @@ class Spec(BaseModel):
     @classmethod
     def of(cls, values: Mapping[str, Any], what: str | None = None) -> Self:
         """Validate plain values; a bad one raises a Mistake about `what`."""
+        name = what or f"This {cls.__name__.lower()}"
+        if not isinstance(values, Mapping):
+            raise Mistake(f"{name} is {shortened(values)}, but must be a mapping of names to values.")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            name = what or f"This {cls.__name__.lower()}"
             raise Mistake(validation_message(error, name, _all_keys(cls))) from None
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,7 +58,7 @@ class Spec(BaseModel):
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:
-        return cls.of(yaml.safe_load(text))
+        return cls.of(parse_yaml(text, f"This {cls.__name__.lower()}"))
 
 
 def _all_keys(cls: type[BaseModel]) -> set[str]:

@@ -2,23 +2,24 @@
 
 from typing import Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import MOST_RAMP_SIZES, BatchSize, Samples
 
 
 class Ramp(Spec):
     """Megatron's --rampup-batch-size START INCREMENT SAMPLES."""
 
-    start: PositiveInt
-    increment: PositiveInt
-    samples: PositiveInt
+    start: BatchSize
+    increment: BatchSize
+    samples: Samples
 
 
 class Batch(Spec):
     """The global batch."""
 
-    size: PositiveInt
+    size: BatchSize
     ramp: Ramp | None = None
 
     @model_validator(mode="after")
@@ -30,6 +31,12 @@ class Batch(Spec):
             raise ValueError(
                 f"the ramp-up starts at {start}, above the global batch {self.size};"
                 f" the nearest that works: start {self.size} (no ramp-up)."
+            )
+        if (self.size - start) // increment >= MOST_RAMP_SIZES:
+            raise ValueError(
+                f"a ramp-up from {start} to {self.size} in steps of {increment} has"
+                f" {(self.size - start) // increment + 1:,} batch sizes, of which {MOST_RAMP_SIZES:,} are allowed;"
+                f" the nearest that works: an increment of {-(-(self.size - start) // (MOST_RAMP_SIZES - 1))} or more."
             )
         if (self.size - start) % increment:
             near = self.size - round((self.size - start) / increment) * increment

@@ -2,9 +2,10 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, model_validator
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import MOST_DEVICES, Devices, Quantity, QuantityOrZero, Spread
 
 HERE = "here"  # names the machine this runs on, which is detected instead of read from a preset
 Precision = Literal["fp32", "fp16", "bf16", "fp8"]
@@ -13,16 +14,16 @@ GPU_UNITS = 64  # the fewest SMs of a GPU; Fugaku's A64FX has 48 cores, and a CP
 
 class Device(Spec):
     name: str
-    peak_tflops: dict[Precision, PositiveFloat] = Field(
+    peak_tflops: dict[Precision, Quantity] = Field(
         description="Dense peak per dtype; a dtype that is absent cannot be used."
     )
-    memory_gib: PositiveFloat
-    memory_gb_per_s: PositiveFloat = Field(description="Memory bandwidth by specification, 10^9 bytes per second.")
-    units: PositiveInt = Field(description="Streaming multiprocessors, compute units or cores: a wave of a GEMM.")
-    matmul_tflops: dict[Precision, PositiveFloat] = Field(
+    memory_gib: Quantity
+    memory_gb_per_s: Quantity = Field(description="Memory bandwidth by specification, 10^9 bytes per second.")
+    units: Devices = Field(description="Streaming multiprocessors, compute units or cores: a wave of a GEMM.")
+    matmul_tflops: dict[Precision, Quantity] = Field(
         default_factory=dict, description="Throughput of the best GEMM measured, where known."
     )
-    power_watts: PositiveFloat | None = None
+    power_watts: Quantity | None = None
     sources: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -33,10 +34,10 @@ class Device(Spec):
 
 class Link(Spec):
     name: str
-    gb_per_s: PositiveFloat = Field(
+    gb_per_s: Quantity = Field(
         description="Bus bandwidth of a large all-reduce, 10^9 bytes/s: per device inside a node, per node between."
     )
-    latency_us: NonNegativeFloat = Field(description="Time of the smallest message, microseconds.")
+    latency_us: QuantityOrZero = Field(description="Time of the smallest message, microseconds.")
     source: str = ""
 
 
@@ -45,37 +46,47 @@ class Condition(Spec):
 
     name: str
     until: str = Field(description="Last date it held, as printed in the tables; empty: it still holds.")
-    slowdown: PositiveFloat
+    slowdown: Quantity
     source: str = ""
 
 
 class Cluster(Spec):
     name: str = "unnamed"
     device: Device
-    devices_per_node: PositiveInt
-    nodes: PositiveInt = 1
-    cores: PositiveInt | None = Field(
+    devices_per_node: Devices
+    nodes: Devices = 1
+    cores: Devices | None = Field(
         None, description="Cores of a node whose devices are processes: shared by them, and free while one waits."
     )
     inside: Link
     between: Link
-    context_gib: NonNegativeFloat = Field(description="Memory of a device lost to driver context and libraries.")
-    communicator_gib: NonNegativeFloat | None = Field(
+    context_gib: QuantityOrZero = Field(description="Memory of a device lost to driver context and libraries.")
+    communicator_gib: QuantityOrZero | None = Field(
         None, description="Added to it by the communicators of several devices; None: already part of context_gib."
     )
     slack: float = Field(0.06, ge=0, lt=1, description="Share of the allocator's memory lost to fragmentation.")
-    probed: dict[str, float] = Field(
+    probed: dict[str, Quantity] = Field(
         default_factory=dict, description="Constants measured by `trimaran probe`: the starting point of `learn`."
     )
-    constants: dict[str, float] = Field(default_factory=dict, description="Calibrated by `trimaran learn`.")
-    spreads: dict[str, float] = Field(
+    constants: dict[str, Quantity] = Field(default_factory=dict, description="Calibrated by `trimaran learn`.")
+    spreads: dict[str, Spread] = Field(
         default_factory=dict, description="Uncertainty of each constant: standard deviation of its logarithm."
     )
-    residual: float | None = Field(
-        None, ge=0, description="Standard deviation of log time on held-out tables; None: nothing measured."
+    residual: Spread | None = Field(
+        None, description="Standard deviation of log time on held-out tables; None: nothing measured."
     )
     conditions: tuple[Condition, ...] = Field((), description="Recorded states of the machine that changed its speed.")
     sources: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> Self:
+        if self.devices > MOST_DEVICES:
+            raise ValueError(
+                f"{self.nodes:,} nodes of {self.devices_per_node:,} devices are {self.devices:,} devices, but no"
+                f" machine has more than {MOST_DEVICES:,}; the nearest that works: nodes"
+                f" {MOST_DEVICES // self.devices_per_node:,}."
+            )
+        return self
 
     @property
     def devices(self) -> int:

@@ -2,13 +2,15 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import Quantity
+from trimaran.spec.mistake import shortened
 
 
 class Data(Spec):
-    source: str | dict[str, PositiveFloat] = Field(
+    source: str | dict[str, Quantity] = Field(
         "synthetic", description="'synthetic', the path of a prepared data set, or several paths with blend weights."
     )
     validation: float = Field(0.01, ge=0, lt=1, description="Share of the documents, the last ones, held out.")
@@ -36,9 +38,13 @@ class Data(Spec):
             for path, weight in source.items():
                 number = isinstance(weight, int | float) and not isinstance(weight, bool)
                 if not number or not 0 < weight < float("inf"):
-                    raise ValueError(f"the weight of {path} in data.source is {weight!r}, but must be a number over 0.")
+                    raise ValueError(
+                        f"the weight of {path} in data.source is {shortened(weight)}, but must be a number over 0."
+                    )
         elif not isinstance(source, str):
-            raise ValueError(f"data.source is {source!r}, but must be a path, or paths with weights: {{wiki: 0.7, …}}.")
+            raise ValueError(
+                f"data.source is {shortened(source)}, but must be a path, or paths with weights: {{wiki: 0.7, …}}."
+            )
         return source
 
     @model_validator(mode="after")

@@ -1,19 +1,17 @@
 """YAML and JSON files: a Job or a part of it, where any part may be the name of a preset, or a preset with changes."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from trimaran.spec import presets
 from trimaran.spec.auto_dp import AUTO, is_auto, resolve_dp
 from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
+from trimaran.spec.documents import MOST_CHARACTERS, parse_json, parse_yaml
 from trimaran.spec.job import Job
-from trimaran.spec.mistake import Mistake, did_you_mean
+from trimaran.spec.mistake import Mistake, did_you_mean, shortened
 from trimaran.spec.model import Model, drop_derived
 from trimaran.spec.sweep import Sweep
 from trimaran.spec.trainer import TrainerProfile
@@ -40,6 +38,10 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     """A sweep preset or file, whose `base` is a Job, or the name of a job preset or file."""
     values, name, what = _read_preset_or_file(presets.SWEEPS, name_or_path)
     base = values.get("base", {})
+    if not isinstance(base, str | dict):
+        raise Mistake(
+            f"{what}: base is {shortened(base)}, but must be a Job, or the name of a job preset or file such as tiny."
+        )
     job = load_job(base) if isinstance(base, str) else _build_job(base, name, f"{what}, its base")
     return Sweep.of({"name": name, **values, "base": job.model_dump()}, what)
 
@@ -48,7 +50,7 @@ def _read_preset_or_file(kind: str, name_or_path: str | Path) -> tuple[dict[str,
     """Its values, its name, and what error messages call it. A file precedes a preset of the same name."""
     name, path, noun = str(name_or_path), Path(name_or_path), kind[:-1]
     if name in presets.names(kind) and not path.is_file():
-        return yaml.safe_load(presets.text(kind, name)), name, f"The preset {name}"
+        return parse_yaml(presets.text(kind, name), f"The preset {name}"), name, f"The preset {name}"
     if not path.exists() and path.suffix not in SUFFIXES and path.name == name:
         near = did_you_mean(name, presets.names(kind))
         raise Mistake(f"There is no file {name}, and no {noun} preset of that name.{near}")
@@ -96,28 +98,26 @@ def expand_preset(kind: str, value: Any) -> Any:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    text = read_text(path)
-    try:
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (yaml.YAMLError, json.JSONDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else getattr(error, "lineno", 1)
-        raise Mistake(f"{path} is not valid {path.suffix.lstrip('.') or 'YAML'}: see line {line}.") from None
+    parse = parse_json if path.suffix == ".json" else parse_yaml
+    values = parse(read_text(path, MOST_CHARACTERS + 1), str(path))
     if not isinstance(values, dict):
         raise Mistake(f"{path} does not hold a mapping of names to values.")
     return values
 
 
-def read_text(path: Path) -> str:
-    """The content of a text file, or a Mistake that says why it cannot be read."""
+def read_text(path: Path, most: int = -1) -> str:
+    """The content of a text file, or its first characters, or a Mistake that says why it cannot be read."""
     try:
-        return path.read_text("utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            return file.read(most)
     except FileNotFoundError:
         raise Mistake(f"There is no file {path}.") from None
     except IsADirectoryError:
         raise Mistake(f"{path} is a directory, not a file.") from None
     except UnicodeDecodeError:
         raise Mistake(f"{path} is not UTF-8 text.") from None
+    except ValueError:  # a NUL in its name
+        raise Mistake(f"{str(path)!r} is not the name of a file.") from None
     except OSError as error:
         raise Mistake(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -134,6 +134,8 @@ def check_folder_of(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A reader, or a crash in between, finds the old file or the new one, never half of it."""
+    if "\0" in str(path):
+        raise Mistake(f"{str(path)!r} is not the name of a file.")
     target = path.resolve()  # a link is kept, and what it names replaced
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from trimaran.spec.base import Spec
 from trimaran.spec.batch import Batch
+from trimaran.spec.bounds import BatchSize, Quantity, Seed, Steps
 from trimaran.spec.cluster import Cluster, Precision
 from trimaran.spec.data import Data
 from trimaran.spec.layout import Layout, stage_layers
@@ -21,17 +22,17 @@ class Saving(Spec):
     """Checkpoints. One is also written when the run ends or is stopped; a run resumes from the newest complete one."""
 
     folder: str | None = Field(None, description="Where checkpoints are written; None: nowhere.")
-    every: PositiveInt | None = Field(None, description="Iterations between checkpoints.")
-    minutes: PositiveFloat | None = Field(None, description="Minutes between checkpoints.")
-    keep: PositiveInt = Field(2, description="How many of the newest are kept.")
+    every: Steps | None = Field(None, description="Iterations between checkpoints.")
+    minutes: Quantity | None = Field(None, description="Minutes between checkpoints.")
+    keep: Steps = Field(2, description="How many of the newest are kept.")
     asynchronous: bool = Field(False, description="Keep training during a write; needs a copy in host memory.")
 
 
 class Validation(Spec):
     """Loss on the held-out documents."""
 
-    every: PositiveInt | None = Field(None, description="Iterations between evaluations; None: never.")
-    samples: PositiveInt = Field(64, description="Samples of an evaluation, always the same ones.")
+    every: Steps | None = Field(None, description="Iterations between evaluations; None: never.")
+    samples: BatchSize = Field(64, description="Samples of an evaluation, always the same ones.")
 
 
 class Job(Spec):
@@ -47,8 +48,8 @@ class Job(Spec):
     data: Data = Data()
     saving: Saving = Saving()
     validation: Validation = Validation()
-    steps: PositiveInt = 10
-    seed: NonNegativeInt = 1234
+    steps: Steps = 10
+    seed: Seed = 1234
     environment: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -71,8 +72,11 @@ class Job(Spec):
     def samples(self) -> int:
         """Samples consumed by all steps, those of the ramp-up included."""
         consumed, left = 0, self.steps
-        while left and self.batch.size_after(consumed) < self.batch.size:
-            consumed, left = consumed + self.batch.size_after(consumed), left - 1
+        while left and (size := self.batch.size_after(consumed)) < self.batch.size:
+            many = 2 ** (left.bit_length() - 1)  # the largest leap that keeps the size, as one step always does
+            while many > 1 and self.batch.size_after(consumed + (many - 1) * size) > size:
+                many //= 2
+            consumed, left = consumed + many * size, left - many
         return consumed + left * self.batch.size
 
     @property

@@ -2,23 +2,24 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import BatchSize, Devices, Layers, LayersOrZero
 from trimaran.spec.trainer import Recompute, Schedule
 
 
 class Layout(Spec):
-    dp: PositiveInt = 1
-    tp: PositiveInt = 1
-    pp: PositiveInt = 1
-    virtual_stages: PositiveInt = Field(1, description="Chunks of layers per device, for the interleaved schedule.")
+    dp: Devices = 1
+    tp: Devices = 1
+    pp: Devices = 1
+    virtual_stages: Layers = Field(1, description="Chunks of layers per device, for the interleaved schedule.")
     schedule: Schedule = "1f1b"
-    micro_batch: PositiveInt = 1
+    micro_batch: BatchSize = 1
     zero: Literal[0, 1, 2, 3] = 0
     recompute: Recompute = "none"
     sequence_parallel: bool = False
-    split: Literal["even", "weighted"] | tuple[int, ...] = Field(
+    split: Literal["even", "weighted"] | tuple[LayersOrZero, ...] = Field(
         "even",
         description="even: equal layers; weighted: embedding and LM head count as one layer each;"
         " or a list with the layers of every stage.",

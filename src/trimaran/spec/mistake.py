@@ -32,13 +32,22 @@ def validation_message(error: ValidationError, what: str, known_keys: Iterable[s
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        return f"{what} has an unknown key {where!r}.{did_you_mean(key, known_keys)}"
+        return f"{what} has an unknown key {shortened(where)}.{did_you_mean(key, known_keys)}"
     if first["type"] == "missing":
         return f"{what} lacks {where!r}, which has no default."
     if first["type"] == "value_error":  # our own sentence, raised inside a validator
         text = str(first["ctx"]["error"])
         return f"{what}: {text}"
-    return f"{what}: {where or 'the value'} is {first['input']!r}, but {_lower_first(first['msg'])}."
+    return f"{what}: {where or 'the value'} is {shortened(first['input'])}, but {_lower_first(first['msg'])}."
+
+
+def shortened(value: Any, most: int = 80) -> str:
+    """A value as an error message shows it: all of it would hide the sentence where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list inside itself
+        return f"a {type(value).__name__} that is too long to show"
+    return text if len(text) <= most else f"{text[: most - 20]}…{text[-10:]}"
 
 
 def require_package(package: str, what: str, extra: str) -> None:

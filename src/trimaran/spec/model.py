@@ -1,31 +1,34 @@
 """Model: the shape of a decoder-only transformer, as its paper would state it."""
 
 from collections.abc import Collection, Mapping
+from math import isqrt
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import FfnWidth, Hyperparameter, Layers, SequenceLength, Vocabulary, Width
+from trimaran.spec.mistake import shortened
 
 DERIVED = {"ffn_hidden": "hidden", "kv_heads": "heads"}  # fields that default to a function of another
 
 
 class Model(Spec):
     name: str = "unnamed"
-    layers: PositiveInt
-    hidden: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt = Field(description="Key/value heads; fewer than heads is grouped-query attention.")
-    ffn_hidden: PositiveInt = Field(description="Width of the MLP; 4 x hidden unless stated.")
-    vocab: PositiveInt = Field(50257, description="Tokens in the vocabulary, before padding.")
-    padded_vocab: PositiveInt | None = Field(
+    layers: Layers
+    hidden: Width
+    heads: Width
+    kv_heads: Width = Field(description="Key/value heads; fewer than heads is grouped-query attention.")
+    ffn_hidden: FfnWidth = Field(description="Width of the MLP; 4 x hidden unless stated.")
+    vocab: Vocabulary = Field(50257, description="Tokens in the vocabulary, before padding.")
+    padded_vocab: Vocabulary | None = Field(
         None, description="Rows of the embedding matrix where fixed by hand; otherwise the next multiple of 128 x tp."
     )
-    seq_len: PositiveInt = 2048
+    seq_len: SequenceLength = 2048
     mlp: Literal["gelu", "swiglu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     position: Literal["learned", "alibi", "rotary"] = "learned"
-    rotary_base: PositiveFloat = Field(10000.0, description="Base (theta) of the rotary embedding; Llama 3: 500000.")
+    rotary_base: Hyperparameter = Field(10000.0, description="Base (theta) of the rotary embedding; Llama 3: 500000.")
     bias: bool = Field(True, description="Biases on the linear layers (GPT and BLOOM have them, Llama has none).")
     embedding_norm: bool = Field(False, description="A norm right after the token embedding (BLOOM).")
     tied_embeddings: bool = Field(True, description="The LM head shares the token embedding's weight.")
@@ -44,7 +47,7 @@ class Model(Spec):
                 if values.get("mlp") == "swiglu":
                     raise ValueError(
                         "a swiglu MLP has no customary width, so ffn_hidden must be given"
-                        f" (Llama uses about 3.5 x hidden = {int(3.5 * values['hidden'])})."
+                        f" (Llama uses about 3.5 x hidden = {shortened(7 * values['hidden'] // 2)})."
                     )
                 values["ffn_hidden"] = 4 * values["hidden"]
             if values.get("bias") is None:
@@ -100,5 +103,5 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(divisors, key=lambda d: abs(d - wanted))
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return min((*small, *(number // d for d in small)), key=lambda d: abs(d - wanted))

@@ -5,11 +5,10 @@ from importlib.resources import files
 from pkgutil import resolve_name
 from typing import cast
 
-import yaml
-
 from trimaran.spec.base import Spec
 from trimaran.spec.cluster import HERE as HERE
 from trimaran.spec.cluster import Cluster
+from trimaran.spec.documents import parse_yaml
 from trimaran.spec.mistake import Mistake, did_you_mean
 from trimaran.spec.model import Model
 from trimaran.spec.trainer import TrainerProfile
@@ -30,7 +29,7 @@ def names(kind: str) -> tuple[str, ...]:
 def preset(kind: str, name: str) -> Spec:
     if kind == "clusters" and name == HERE:
         return detect_here()
-    return KINDS[kind].of({"name": name, **yaml.safe_load(text(kind, name))}, f"The preset {name}")
+    return KINDS[kind].of({"name": name, **parse_yaml(text(kind, name), f"The preset {name}")}, f"The preset {name}")
 
 
 def detect_here() -> Cluster:

@@ -3,9 +3,10 @@
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import Hyperparameter, QuantityOrZero, Samples, SamplesOrZero, Steps
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -13,10 +14,10 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class LossScale(Spec):
     """Dynamic loss scaling of fp16: keeps small gradients from underflow; halved when gradients overflow."""
 
-    initial: PositiveFloat = 2.0**16
-    window: PositiveInt = Field(1000, description="Steps without an overflow after which it doubles.")
-    hysteresis: PositiveInt = Field(2, description="Overflows before it halves; reset when it doubles.")
-    minimum: PositiveFloat = 1.0
+    initial: Hyperparameter = 2.0**16
+    window: Steps = Field(1000, description="Steps without an overflow after which it doubles.")
+    hysteresis: Steps = Field(2, description="Overflows before it halves; reset when it doubles.")
+    minimum: Hyperparameter = 1.0
 
     @model_validator(mode="after")
     def _check_minimum(self) -> Self:
@@ -31,20 +32,20 @@ class LossScale(Spec):
 class Recipe(Spec):
     """The defaults are GPT-3's (arXiv 2005.14165, appendix B), the learning rate that of its 350M model (table 2.1)."""
 
-    learning_rate: PositiveFloat = Field(3e-4, description="The peak, reached after the warm-up.")
-    warmup_samples: NonNegativeInt = Field(0, description="Samples over which the learning rate rises from zero.")
+    learning_rate: Hyperparameter = Field(3e-4, description="The peak, reached after the warm-up.")
+    warmup_samples: SamplesOrZero = Field(0, description="Samples over which the learning rate rises from zero.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Decay after the warm-up.")
-    decay_samples: PositiveInt | None = Field(
+    decay_samples: Samples | None = Field(
         None, description="Samples until the minimum is reached, warm-up included; None: those of the whole job."
     )
-    minimum_learning_rate: NonNegativeFloat = Field(0.0, description="The learning rate at the end of the decay.")
+    minimum_learning_rate: QuantityOrZero = Field(0.0, description="The learning rate at the end of the decay.")
     betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="Adam's decay rates of the first and second moment.")
-    eps: PositiveFloat = 1e-8
-    weight_decay: NonNegativeFloat = 0.1
+    eps: Hyperparameter = 1e-8
+    weight_decay: QuantityOrZero = 0.1
     undecayed: tuple[Literal["norms", "biases", "embeddings"], ...] = Field(
         ("norms", "biases"), description="Parameters without weight decay."
     )
-    clip: PositiveFloat | None = Field(1.0, description="Gradient clipping by global norm; None: not clipped.")
+    clip: Hyperparameter | None = Field(1.0, description="Gradient clipping by global norm; None: not clipped.")
     loss_scale: LossScale = Field(LossScale(), description="For fp16.")
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from trimaran.spec.layout import stage_layers
+from trimaran.spec.mistake import shortened
 
 if TYPE_CHECKING:
     from trimaran.spec.job import Job
@@ -68,7 +69,15 @@ def gemm_dims(model: "Model", tp: int) -> dict[str, int]:
 
 def stages(job: "Job") -> Iterator[str]:
     layers, layout = job.model.layers, job.layout
-    if stage_layers(layers, layout) is not None:
+    split = stage_layers(layers, layout)
+    if split is not None:
+        for rank in range(1, layout.pp - 1):  # the first has the embedding, the last the head
+            if not any(split[rank :: layout.pp]):
+                yield (
+                    f"The split {shortened(list(split))} leaves nothing to train on pipeline rank {rank}; only the"
+                    " first and the last stage, which have the embedding and the LM head, can be without layers."
+                )
+                return
         return
     count = f"{layout.pp} stages" if layout.virtual_stages == 1 else f"{layout.pp} x {layout.virtual_stages} stages"
     if layout.split == "even":
@@ -77,8 +86,8 @@ def stages(job: "Job") -> Iterator[str]:
         yield f"{layers} layers with embedding and LM head are {layers + 2} units, fewer than {count}."
     else:
         yield (
-            f"The explicit split {list(layout.split)} has {len(layout.split)} parts and {sum(layout.split)} layers,"
-            f" but there are {count} and {layers} layers."
+            f"The explicit split {shortened(list(layout.split))} has {len(layout.split)} parts and"
+            f" {sum(layout.split)} layers, but there are {count} and {layers} layers."
         )
 
 

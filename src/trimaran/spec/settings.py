@@ -5,18 +5,20 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import ValidationError
 
 from trimaran.spec.auto_dp import resolve_dp
 from trimaran.spec.base import Spec
 from trimaran.spec.cluster import Cluster
 from trimaran.spec.data import expand_source
+from trimaran.spec.documents import parse_yaml
 from trimaran.spec.files import PARTS, expand_preset, load_job_values
 from trimaran.spec.job import Job
 from trimaran.spec.layout import Layout
-from trimaran.spec.mistake import Mistake, close_names
+from trimaran.spec.mistake import Mistake, close_names, shortened
 from trimaran.spec.model import drop_derived
+
+MOST_SHOWN = 80  # characters of a setting in an error message
 
 
 def apply_settings(job: Job, settings: Sequence[str]) -> Job:
@@ -35,7 +37,8 @@ def load_job_with(name_or_path: str | Path, settings: Sequence[str], devices: in
 
 
 def _name_with(name: str, settings: Sequence[str]) -> str:
-    return " with ".join([f"The job {name}", *([", ".join(settings)] if settings else [])])
+    listed = ", ".join(setting if len(setting) <= MOST_SHOWN else f"{setting[:MOST_SHOWN]}…" for setting in settings)
+    return f"The job {name}" + (f" with {listed}" if settings else "")
 
 
 def build_job(values: dict[str, Any], settings: Sequence[str], what: str, devices: int | None = None) -> Job:
@@ -62,15 +65,15 @@ def _parse(setting: str) -> tuple[list[str], Any]:
     field, equals, text = setting.partition("=")
     names = field.strip().split(".")
     if not equals or not all(names):
-        raise Mistake(f"{setting!r} is not a setting: give a field of the Job, '=' and its value, such as layout.tp=2.")
+        raise Mistake(
+            f"{shortened(setting)} is not a setting: give a field of the Job, '=' and its value, such as layout.tp=2."
+        )
     path, kind = _field_type(names)
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # ValueError: a date that does not exist
+        value = parse_yaml(text, f"The value of {shortened(setting)}")
+    except Mistake:
         if str not in _kinds(kind):
-            raise Mistake(
-                f"The value of {setting!r} is not valid YAML; a list is [1, 2], a mapping {{a: 1}}."
-            ) from None
+            raise
         value = text
     is_text = kind is str or (str in _kinds(kind) and not isinstance(value, dict | None))
     return path, text if is_text and not isinstance(value, str) else value
@@ -85,7 +88,7 @@ def _field_type(names: list[str]) -> tuple[list[str], Any]:
             return [*names[:depth], ".".join(names[depth:])], get_args(mapping)[1]
         part = _spec_class(kind)
         if part is None or name not in part.model_fields:
-            raise Mistake(f"There is no {'.'.join(names)} in a Job{_suggest_field(names)}")
+            raise Mistake(f"There is no {'.'.join(names)[:MOST_SHOWN]} in a Job{_suggest_field(names)}")
         kind = part.model_fields[name].annotation
     return names, kind
 

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import BatchSize, Devices, FfnWidth, Layers, QuantityOrZero, SequenceLength, Vocabulary, Width
 from trimaran.spec.model import Model
 from trimaran.spec.trainer import Recompute
 
@@ -17,30 +18,30 @@ HEAD_DIMS = range(128, 0, -8)  # the first that divides the hidden size, where n
 class Setup(Spec):
     framework: str | None = None
     device: str | None = None
-    devices_per_node: PositiveInt | None = None
-    nodes: PositiveInt | None = None
-    devices: PositiveInt | None = None
+    devices_per_node: Devices | None = None
+    nodes: Devices | None = None
+    devices: Devices | None = None
     size_label: str | None = Field(None, description="The model size as printed, such as '104B'; not always right.")
-    layers: PositiveInt | None = None
-    hidden: PositiveInt | None = None
-    ffn_hidden: PositiveInt | None = None
-    heads: PositiveInt | None = None
-    kv_heads: PositiveInt | None = None
+    layers: Layers | None = None
+    hidden: Width | None = None
+    ffn_hidden: FfnWidth | None = None
+    heads: Width | None = None
+    kv_heads: Width | None = None
     mlp: str | None = None
-    seq_len: PositiveInt | None = None
-    vocab: PositiveInt | None = None
-    dp: PositiveInt | None = None
-    tp: PositiveInt | None = None
-    pp: PositiveInt | None = None
-    virtual_stages: PositiveInt | None = None
+    seq_len: SequenceLength | None = None
+    vocab: Vocabulary | None = None
+    dp: Devices | None = None
+    tp: Devices | None = None
+    pp: Devices | None = None
+    virtual_stages: Layers | None = None
     zero: int | None = Field(None, ge=0, le=3)
-    mbs: PositiveInt | None = None
-    gbs: PositiveInt | None = None
+    mbs: BatchSize | None = None
+    gbs: BatchSize | None = None
     recompute: Recompute | None = None
     sequence_parallel: bool | None = None
     precision: str | None = None
     optimizer: str | None = None
-    freq_ghz: NonNegativeFloat | None = None
+    freq_ghz: QuantityOrZero | None = None
     environment: dict[str, str] = Field(default_factory=dict)
 
     @classmethod

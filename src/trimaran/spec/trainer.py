@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import QuantityOrZero, Width
 from trimaran.spec.cluster import Precision
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -18,21 +19,21 @@ class TrainerProfile(Spec):
     gradient_bytes: dict[Precision, Literal[2, 4]] = Field(
         description="Bytes per gradient element while it accumulates, per dtype it trains in."
     )
-    accumulation_bytes: float = Field(
-        0.0, ge=0, description="Bytes moved per parameter to accumulate the gradients of one micro batch."
+    accumulation_bytes: QuantityOrZero = Field(
+        0.0, description="Bytes moved per parameter to accumulate the gradients of one micro batch."
     )
-    update_bytes: dict[Optimizer, float] = Field(
+    update_bytes: dict[Optimizer, QuantityOrZero] = Field(
         default_factory=dict,
         description="Bytes an optimizer moves per parameter; those of a fused Adam where not stated.",
     )
     master_bytes: Literal[0, 4] = Field(4, description="Bytes of the master copy of each weight.")
-    sharded_extra_bytes: float = Field(
-        0.0, ge=0, description="Bytes per parameter that ZeRO shards in addition to master weights and moments."
+    sharded_extra_bytes: QuantityOrZero = Field(
+        0.0, description="Bytes per parameter that ZeRO shards in addition to master weights and moments."
     )
-    stage_buffers: float = Field(
-        0.0, ge=0, description="Activations kept per stage and micro batch in flight, beside those of the layers."
+    stage_buffers: QuantityOrZero = Field(
+        0.0, description="Activations kept per stage and micro batch in flight, beside those of the layers."
     )
-    buffers_gib: float = Field(0.0, ge=0, description="Fixed buffers: reduction buckets, all-gathered weights.")
+    buffers_gib: QuantityOrZero = Field(0.0, description="Fixed buffers: reduction buckets, all-gathered weights.")
     exact_memory: bool = Field(
         False, description="Whether its tensors are known one by one (cost.engine_memory), not by published formulas."
     )
@@ -41,7 +42,7 @@ class TrainerProfile(Spec):
     )
     schedules: tuple[Schedule, ...]
     precisions: tuple[Precision, ...]
-    fp8_multiple: PositiveInt = Field(1, description="Every dimension of an fp8 GEMM must be a multiple of this.")
+    fp8_multiple: Width = Field(1, description="Every dimension of an fp8 GEMM must be a multiple of this.")
     optimizers: tuple[Optimizer, ...]
     recompute: tuple[Recompute, ...]
     sequence_parallel: bool = Field(True, description="Whether it can shard norms and dropout along the sequence.")

@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from trimaran.spec.base import Spec
+from trimaran.spec.bounds import Quantity, QuantityOrZero, StepsOrZero
 from trimaran.spec.job import Job
 from trimaran.spec.setup import Setup
 
@@ -14,19 +15,19 @@ Status = Literal["pending", "running", "ok", "oom", "hang", "fail", "timeout", "
 class Outcome(Spec):
     status: Status
     reason: str = Field("", description="Why it failed, or a remark ('may hang').")
-    seconds: PositiveFloat | None = Field(None, description="Seconds per iteration: median of the measured ones.")
-    seconds_low: PositiveFloat | None = Field(None, description="First quartile of the measured iterations.")
-    seconds_high: PositiveFloat | None = Field(None, description="Third quartile.")
-    iterations: NonNegativeInt | None = Field(None, description="Iterations measured, without the warm-up.")
-    warmup: NonNegativeInt | None = Field(None, description="Iterations discarded at the start.")
-    memory_gib: NonNegativeFloat | None = Field(None, description="Peak of the device that uses most.")
-    memory_by_stage_gib: tuple[NonNegativeFloat, ...] = ()
-    tokens_per_second: NonNegativeFloat | None = Field(None, description="Of the whole job, not per device.")
-    tflops: NonNegativeFloat | None = Field(None, description="Per device, as printed by the source.")
+    seconds: Quantity | None = Field(None, description="Seconds per iteration: median of the measured ones.")
+    seconds_low: Quantity | None = Field(None, description="First quartile of the measured iterations.")
+    seconds_high: Quantity | None = Field(None, description="Third quartile.")
+    iterations: StepsOrZero | None = Field(None, description="Iterations measured, without the warm-up.")
+    warmup: StepsOrZero | None = Field(None, description="Iterations discarded at the start.")
+    memory_gib: QuantityOrZero | None = Field(None, description="Peak of the device that uses most.")
+    memory_by_stage_gib: tuple[QuantityOrZero, ...] = ()
+    tokens_per_second: QuantityOrZero | None = Field(None, description="Of the whole job, not per device.")
+    tflops: QuantityOrZero | None = Field(None, description="Per device, as printed by the source.")
     tflops_formula: str | None = Field(None, description="The formula the source used, where known.")
     last_loss: float | None = None
-    skipped: NonNegativeInt | None = Field(None, description="Iterations skipped by the loss scaler.")
-    nan: NonNegativeInt | None = None
+    skipped: StepsOrZero | None = Field(None, description="Iterations skipped by the loss scaler.")
+    nan: StepsOrZero | None = None
 
 
 class Source(Spec):

@@ -1,13 +1,13 @@
 """torchtitan's TOML files: TitanConfig reads and checks keys and knows which were not read; `to_toml` writes."""
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from trimaran.export.torchtitan.keys import CHOICES, DEFAULTS, IRRELEVANT, IRRELEVANT_AT, KINDS, RENAMED
 from trimaran.spec import Mistake
+from trimaran.spec.documents import parse_toml
 
 SECTIONS = ("model", "optimizer", "training", "parallelism")
 
@@ -20,10 +20,7 @@ class TitanConfig:
 
     @classmethod
     def of(cls, text: str, name: str) -> Self:
-        try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise Mistake(f"{name} is not valid TOML: {error}.") from None
+        tables = parse_toml(text, name)
         if not any(isinstance(tables.get(section), dict) for section in SECTIONS):
             raise Mistake(
                 f"{name} is TOML, but has none of torchtitan's sections {', '.join(SECTIONS)}, so it cannot be read."
