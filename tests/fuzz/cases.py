@@ -36,11 +36,32 @@ SWEEP = {
 }
 OPTIONS = {  # of the planner's commands, with values that work
     "plan": {"": "gpt-1b3", "--on": "hgx-h200", "--nodes": "2", "--gbs": "64", "--fix": "tp=2", "--top": "3"},
-    "estimate": {"": "gpt-1b3", "--on": "hgx-h200", "--gbs": "64", "--tokens": "1B", "--nodes": "1,2", "--price": "1.5"},
+    "estimate": {
+        "": "gpt-1b3",
+        "--on": "hgx-h200",
+        "--gbs": "64",
+        "--tokens": "1B",
+        "--nodes": "1,2",
+        "--price": "1.5",
+    },
     "fit": {"": "gpt-1b3", "--on": "hgx-h200", "--gbs": "64", "--nodes": "1", "--fix": "tp=1"},
-    "ramp": {"": "gpt-1b3", "--on": "hgx-h200", "--gbs": "64", "--ramp": "32,32,1000", "--nodes": "1", "--tokens": "1B"},
+    "ramp": {
+        "": "gpt-1b3",
+        "--on": "hgx-h200",
+        "--gbs": "64",
+        "--ramp": "32,32,1000",
+        "--nodes": "1",
+        "--tokens": "1B",
+    },
     "shape": {"--params": "350M", "--on": "hgx-h200", "--gbs": "64", "--nodes": "1", "--hidden": "1024", "--tp": "1"},
-    "flops": {"": "gpt-1b3", "--gbs": "64", "--seconds": "1.5", "--devices": "8", "--on": "hgx-h200", "--printed": "150"},
+    "flops": {
+        "": "gpt-1b3",
+        "--gbs": "64",
+        "--seconds": "1.5",
+        "--devices": "8",
+        "--on": "hgx-h200",
+        "--printed": "150",
+    },
 }
 MORE = {
     "plan": ("--ramp", "--precision", "--optimizer", "--trainer", "--objective", "--compare"),
@@ -85,7 +106,9 @@ def part_file(random: Random) -> Case:
     given: dict[str, Any] = presets.preset(kind, name).to_dict()
     text = hostile.document(random, {"preset": name, **dict(random.sample(sorted(given.items()), 3))})
     if kind == "models":
-        command = random.choice((["flops", "x.yaml", "--gbs", "8"], ["fit", "x.yaml", "--on", "hgx-h200", "--gbs", "64"]))
+        command = random.choice(
+            (["flops", "x.yaml", "--gbs", "8"], ["fit", "x.yaml", "--on", "hgx-h200", "--gbs", "64"])
+        )
     elif kind == "clusters":
         command = ["plan", "gpt-1b3", "--on", "x.yaml", "--gbs", "64", "--nodes", "1", "--fix", "tp=1"]
     else:
@@ -121,11 +144,16 @@ def csv_file(random: Random) -> Case:
 
 def notes(random: Random) -> Case:
     text = hostile.mutated(random, random.choice(texts("notes")))
-    return {"x.md": text}, random.choice((["import", "x.md"], ["audit", "x.md"], ["score", "x.md"], ["flops", "--table", "x.md"]))
+    return {"x.md": text}, random.choice(
+        (["import", "x.md"], ["audit", "x.md"], ["score", "x.md"], ["flops", "--table", "x.md"])
+    )
 
 
 def logs(random: Random) -> Case:
-    return {"x.log": hostile.mutated(random, random.choice(texts("logs")))}, [random.choice(("import", "audit")), "x.log"]
+    return {"x.log": hostile.mutated(random, random.choice(texts("logs")))}, [
+        random.choice(("import", "audit")),
+        "x.log",
+    ]
 
 
 def launch_file(random: Random) -> Case:
@@ -174,7 +202,11 @@ KINDS: dict[str, Callable[[Random], Case]] = {
 
 
 def _about_job(random: Random, job: str, alone: bool = True) -> list[str]:
-    commands = [["explain", job], ["explain", job, "--json"], ["export", job, "--json", "--to", random.choice(list(TARGETS))]]
+    commands = [
+        ["explain", job],
+        ["explain", job, "--json"],
+        ["export", job, "--json", "--to", random.choice(list(TARGETS))],
+    ]
     if alone:
         commands += [["flops", job, "--seconds", "1.5"], ["plan", "--compare", job, "--fix", "tp=2", "--fix", "pp=2"]]
     return random.choice(commands)

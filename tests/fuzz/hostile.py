@@ -7,14 +7,54 @@ from typing import Any
 
 import yaml
 
-INTEGERS = (0, 1, 2, 3, 7, -1, -5, 64, 2**16, 2**20, 2**31, 2**53 + 1, 2**63, 2**64, 99999999999, 10**15, 10**24)
-NUMBERS = (*INTEGERS, 10**400, 0.5, 1e-5, 3.5, -0.0, 1e12, 1e18, 1e308, 1e-320, float("nan"), float("inf"), -float("inf"))
+LARGEST = (2**14, 2**20, 2**22, 2**27, 10**7, 10**9, 10**15)  # that some field allows
+INTEGERS = (0, 1, 2, 3, 7, -1, -5, 64, *LARGEST, 2**31, 2**53 + 1, 2**63, 2**64, 99999999999, 10**24)
+NUMBERS = (
+    *INTEGERS,
+    10**400,
+    0.5,
+    1e-5,
+    3.5,
+    -0.0,
+    1e12,
+    1e18,
+    1e308,
+    1e-320,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+)
 TEXTS = (
     *("", " ", "x", "no", "null", "1e5", "0x1F", "1:30:00", "2024-13-40", "~", "=", "<<", "tiny", "here", "/dev/null"),
-    *("a" * 300, "é" * 200, "../../etc/passwd", "a\nb: 1", "a\0b", "a\rb", "`id`", "$(id)", "[bold]x[/]", "{x}", "%s%n"),
+    *(
+        "a" * 300,
+        "é" * 200,
+        "../../etc/passwd",
+        "a\nb: 1",
+        "a\0b",
+        "a\rb",
+        "`id`",
+        "$(id)",
+        "[bold]x[/]",
+        "{x}",
+        "%s%n",
+    ),
     *("'", '"', "\\", "-x", "#", "|", "\u202e", "\ud800", "NaN", "😀", "9" * 400, "a/b", "job.yaml", "."),
 )
-VALUES: tuple[Any, ...] = (*NUMBERS, *TEXTS, None, True, False, [], {}, [1, 2], [[[[1]]]], {"a": 1}, [0] * 1000, {"x": []})
+VALUES: tuple[Any, ...] = (
+    *NUMBERS,
+    *TEXTS,
+    None,
+    True,
+    False,
+    [],
+    {},
+    [1, 2],
+    [[[[1]]]],
+    {"a": 1},
+    [0] * 1000,
+    {"x": []},
+)
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -24,7 +64,17 @@ MERGES = "a: &a {x: 1, y: 2}\n" + "".join(
 )
 SNIPPETS = (
     *("[" * 5000, "{a: " * 3000, "&a [*a]", "&b {b: *b}", "&c {<<: *c}", LAUGHS, MERGES, "!!python/object:os.system x"),
-    *("!!binary aaaa", "!!set {a, b}", "? [1]\n: 2\n", "--- \n...\n---", "\t", "\0", "\r", "\ufeff", "%YAML 9.9\n---\n"),
+    *(
+        "!!binary aaaa",
+        "!!set {a, b}",
+        "? [1]\n: 2\n",
+        "--- \n...\n---",
+        "\t",
+        "\0",
+        "\r",
+        "\ufeff",
+        "%YAML 9.9\n---\n",
+    ),
     *("layers: 1\nlayers: 2\n", "((", "${", "<<EOF\n", "|" * 300, ",,,,", '"', "'", "1" + "0" * 5000, "=" * 50, "--"),
 )
 
@@ -35,7 +85,7 @@ def value(random: Random) -> Any:
 
 def option(random: Random) -> str:
     """As on a command line, where a NUL and half a surrogate pair cannot be."""
-    given = value(random)
+    given = random.choice(INTEGERS) if random.random() < 0.4 else value(random)
     text = given if isinstance(given, str) else json.dumps(given) if isinstance(given, list | dict) else str(given)
     return text.replace("\0", "").replace("\ud800", "\udcff")
 
@@ -66,7 +116,8 @@ def change(random: Random, values: Any) -> None:
     inside, key = random.choice(places)
     action = random.random()
     if action < 0.75:
-        inside[key] = value(random)
+        number = isinstance(inside[key], int | float) and random.random() < 0.6
+        inside[key] = random.choice(NUMBERS) if number else value(random)
     elif action < 0.9 or isinstance(inside, list):
         del inside[key]
     else:

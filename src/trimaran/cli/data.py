@@ -17,6 +17,7 @@ from trimaran.data.partial import PrepareState
 from trimaran.data.prepare import PrepareOptions
 from trimaran.data.prepare import prepare as prepare_dataset
 from trimaran.data.tokenizer import Bytes, HuggingFace, Tokenizer, load_tokenizer
+from trimaran.processes.command import finite
 from trimaran.processes.exit_codes import INTERRUPTED
 from trimaran.spec import Mistake
 
@@ -41,7 +42,9 @@ def prepare(
     eod: Annotated[str | None, typer.Option(help="The end-of-document token, if its name is unusual.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count records that cannot be read.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset.")] = False,
-    every: Annotated[float, typer.Option(min=0, help="Seconds between saves, and lines of progress.")] = 5.0,
+    every: Annotated[
+        float, typer.Option(min=0, callback=finite, help="Seconds between saves, and lines of progress.")
+    ] = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Tokenize texts into PREFIX.bin and PREFIX.idx, as Megatron reads them. Interrupted, the same command resumes.

@@ -12,6 +12,7 @@ from trimaran.planner.plan import Plan
 from trimaran.planner.question import Question
 from trimaran.planner.sizes import MOST_NODES, fewest_nodes, largest_model
 from trimaran.spec import Mistake, Model
+from trimaran.spec.bounds import MOST_TOKENS, MOST_VOCABULARY
 
 
 def fit(
@@ -20,8 +21,12 @@ def fit(
     nodes: NodesOption = None,
     gbs: Annotated[int, typer.Option("--gbs", help="Global batch, in samples.")] = 2048,
     aspect: Annotated[float, typer.Option("--aspect", help="Hidden over layers of the largest model.")] = 128,
-    vocab: Annotated[int, typer.Option("--vocab", min=1, help="Vocabulary of the largest model.")] = 50257,
-    seq: Annotated[int, typer.Option("--seq", min=1, help="Tokens in a sample of the largest model.")] = 2048,
+    vocab: Annotated[
+        int, typer.Option("--vocab", min=1, max=MOST_VOCABULARY, help="Vocabulary of the largest model.")
+    ] = 50257,
+    seq: Annotated[
+        int, typer.Option("--seq", min=1, max=MOST_TOKENS, help="Tokens in a sample of the largest model.")
+    ] = 2048,
     fix: FixOption = None,
     trainer: TrainerOption = "trimaran",
     precision: PrecisionOption = "",

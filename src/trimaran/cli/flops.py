@@ -14,6 +14,7 @@ from trimaran.cost.parameters import stage_parameters, total_parameters, transfo
 from trimaran.ledger.published import published
 from trimaran.ledger.recognise import read_file
 from trimaran.spec import Mistake, Trial
+from trimaran.spec.bounds import LEAST, MOST, MOST_BATCH, MOST_DEVICES
 from trimaran.spec.files import is_job_preset, load_cluster, load_job, load_model, read_mapping
 
 MEANING = {
@@ -30,10 +31,10 @@ MEANING = {
 def flops(
     what: Annotated[str, typer.Argument(help="A job or a model: a preset's name or a file.")] = "",
     seconds: Annotated[float | None, typer.Option(help="Seconds per iteration.")] = None,
-    gbs: Annotated[int | None, typer.Option(min=1, help="Global batch, in samples.")] = None,
-    devices: Annotated[int | None, typer.Option(min=1, help="How many devices.")] = None,
+    gbs: Annotated[int | None, typer.Option(min=1, max=MOST_BATCH, help="Global batch, in samples.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, max=MOST_DEVICES, help="How many devices.")] = None,
     on: Annotated[str, typer.Option(help="The cluster, for its device's peak.")] = "",
-    tp: Annotated[int, typer.Option(min=1, help="Tensor parallel; it pads the vocabulary.")] = 1,
+    tp: Annotated[int, typer.Option(min=1, max=MOST_DEVICES, help="Tensor parallel; it pads the vocabulary.")] = 1,
     recompute: Annotated[Literal["none", "selective", "full"], typer.Option(help="What is recomputed.")] = "none",
     printed: Annotated[float | None, typer.Option(help="TFLOPs somebody printed: by which formula?")] = None,
     table: Annotated[str, typer.Option(help="A file of measurements, or 'published': which formula each used.")] = "",
@@ -49,8 +50,12 @@ def flops(
         return
     if not what:
         raise Mistake("Name a job file or a model, such as `trimaran flops bloom-176b --gbs 2048`.")
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise Mistake(f"--seconds is {seconds:g}, but an iteration takes more than zero seconds.")
+    if seconds is not None and not LEAST <= seconds <= MOST:
+        raise Mistake(f"--seconds is {seconds:g}, but an iteration takes more than zero seconds, and ends.")
+    if printed is not None and not LEAST <= printed <= MOST:
+        raise Mistake(
+            f"--printed is {printed:g}, but a device computes more than zero TFLOP/s, and no more than {MOST:g}."
+        )
     path, stages = Path(what), list[int]()
     named_as_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json")
     if is_job_preset(what) or (named_as_file and "model" in read_mapping(path)):

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+MOST_ROWS = 1_000_000  # of a table that is shown
+
 JobArgument = Annotated[
     str, typer.Argument(help="A job file, such as one `trimaran plan --save` wrote, or a preset's name.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from trimaran.cli.options import FixOption, NodesOption, OnOption, PrecisionOption
+from trimaran.cli.options import MOST_ROWS, FixOption, NodesOption, OnOption, PrecisionOption
 from trimaran.cli.show import JsonOption, console, print_json, table
 from trimaran.planner.compare import Comparison
 from trimaran.planner.plan import HEADER, LEFT, MORE, TIE, Plan, make_plan
@@ -33,7 +33,7 @@ def plan(
         Path | None,
         typer.Option("--compare", help="Your own job, or a launch file with --on: planned anew, its layout marked."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    top: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Rows to show.")] = 10,
     objective: Annotated[
         Literal["time", "tokens-per-device-hour", "memory"], typer.Option(help="What to be best in.")
     ] = "time",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import LedgerOption
+from trimaran.cli.options import MOST_ROWS, LedgerOption
 from trimaran.cli.show import json_text, table_text
 from trimaran.ledger.results import NOTES_HEADER, SHORT, Results, notes_row, parse_filter, ranking, seconds_text, to_csv
 from trimaran.ledger.results import markdown as to_markdown
@@ -21,7 +21,7 @@ def results(
     descending: Annotated[bool, typer.Option("--descending", help="Largest first.")] = False,
     by: Annotated[str, typer.Option(help="Group by columns: the best of each, such as --by tp,pp.")] = "",
     compare: Annotated[list[str] | None, typer.Option(help="Ids of trials to compare (repeat it).")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 40,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Rows to show.")] = 40,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table of the tuning notes.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All, in the columns that `import` reads back.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Whole trials, for programs.")] = False,

@@ -13,7 +13,9 @@ from trimaran.cli.progress import copying
 from trimaran.cli.show import JsonOption, print_json
 from trimaran.cli.weights import need_safetensors
 from trimaran.data.tokenizer import Bytes, Tokenizer, find_tokenizer
+from trimaran.processes.command import finite
 from trimaran.spec import Job, Mistake
+from trimaran.spec.bounds import MOST_TOKENS
 
 INCOMPLETE = "\ufffd"  # what the first bytes of a character decode to
 
@@ -23,8 +25,10 @@ def sample(
         Path, typer.Argument(help="A run's saving.folder, one of its steps, or a folder in Hugging Face's format.")
     ],
     prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="How many at most; an end of document stops it.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0, help="0: always the most likely token.")] = 0.8,
+    tokens: Annotated[
+        int, typer.Option(min=1, max=MOST_TOKENS, help="How many at most; an end of document stops it.")
+    ] = 200,
+    temperature: Annotated[float, typer.Option(min=0, callback=finite, help="0: always the most likely token.")] = 0.8,
     top_k: Annotated[
         int, typer.Option("--top-k", min=0, help="Sample from so many most likely tokens; 0: from all.")
     ] = 50,

@@ -6,12 +6,22 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from trimaran.cli.options import FixOption, NodesOption, OnOption, OptimizerOption, PrecisionOption, TrainerOption
+from trimaran.cli.options import (
+    MOST_ROWS,
+    FixOption,
+    NodesOption,
+    OnOption,
+    OptimizerOption,
+    PrecisionOption,
+    TrainerOption,
+)
 from trimaran.cli.show import JsonOption, console, print_json, table
 from trimaran.cost.identify import label_parameters
 from trimaran.planner.question import Question
 from trimaran.planner.shapes import RankedShape, rank_shapes, shapes_of_size
 from trimaran.spec import Mistake
+from trimaran.spec.bounds import MOST_LAYERS, MOST_TOKENS, MOST_VOCABULARY, MOST_WIDTH
+from trimaran.spec.mistake import shortened
 
 
 def shape(
@@ -23,13 +33,15 @@ def shape(
     hidden: Annotated[list[int] | None, typer.Option("--hidden", help="Only these widths (repeat it).")] = None,
     heads: Annotated[list[int] | None, typer.Option("--heads", help="Only these numbers of heads (repeat it).")] = None,
     layers: Annotated[list[int] | None, typer.Option("--layers", help="Only these depths (repeat it).")] = None,
-    vocab: Annotated[int, typer.Option("--vocab", min=1, help="Tokens in the vocabulary.")] = 50257,
-    seq: Annotated[int, typer.Option("--seq", min=1, help="Tokens in a sample.")] = 2048,
+    vocab: Annotated[
+        int, typer.Option("--vocab", min=1, max=MOST_VOCABULARY, help="Tokens in the vocabulary.")
+    ] = 50257,
+    seq: Annotated[int, typer.Option("--seq", min=1, max=MOST_TOKENS, help="Tokens in a sample.")] = 2048,
     fix: FixOption = None,
     trainer: TrainerOption = "trimaran",
     precision: PrecisionOption = "",
     optimizer: OptimizerOption = "adam",
-    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    top: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Rows to show.")] = 10,
     json: JsonOption = False,
 ) -> None:
     """Find the shape of a given size that trains fastest: layers x hidden x heads, each in its best layout.
@@ -39,9 +51,14 @@ def shape(
     Example: `trimaran shape --params 200B --on jean-zay-a100-80gb --gbs 2048 --tp 8 --vocab 250880 --heads 64
     --hidden 13824 --hidden 14336 --hidden 14400 --trainer megatron-deepspeed-2022`
     """
-    for name, values in (("--hidden", hidden), ("--heads", heads), ("--layers", layers)):
-        if values and min(values) < 1:
-            raise Mistake(f"{name} is {min(values)}, but it counts something, so it is at least 1.")
+    for name, values, most in (
+        ("--hidden", hidden, MOST_WIDTH),
+        ("--heads", heads, MOST_WIDTH),
+        ("--layers", layers, MOST_LAYERS),
+    ):
+        for value in values or ():
+            if not 1 <= value <= most:
+                raise Mistake(f"{name} is {shortened(value)}, but it is a number from 1 to {most:,}.")
     fixed = [*(fix or []), *([f"tp={tp}"] if tp is not None else [])]
     options: dict[str, Any] = {"trainer": trainer, "precision": precision, "optimizer": optimizer}
     question = Question.of("gpt-1b3", on, gbs, nodes, fix=fixed, **options)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from trimaran.cli.options import MOST_ROWS
 from trimaran.cli.show import print_table
 from trimaran.lab.choose import Candidate, Refused, candidates, sweep_of_plan
 from trimaran.lab.harness import STOPPED, Budget, Harness
@@ -16,6 +17,7 @@ from trimaran.lab.view import SweepView
 from trimaran.ledger.store import Ledger, ledger_path
 from trimaran.planner.plan import make_plan
 from trimaran.planner.question import Question
+from trimaran.processes.command import finite
 from trimaran.processes.exit_codes import INTERRUPTED
 from trimaran.spec import Mistake, Sweep
 from trimaran.spec.files import load_sweep
@@ -29,7 +31,7 @@ def sweep(
     plan: Annotated[bool, typer.Option("--plan", help="Try the planner's best layouts of the model.")] = False,
     on: Annotated[str, typer.Option("--on", help="--plan: the cluster.")] = "here",
     gbs: Annotated[int | None, typer.Option("--gbs", help="--plan: the global batch, in samples.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="--plan: how many of the best.")] = 8,
+    top: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="--plan: how many of the best.")] = 8,
     nodes: Annotated[int | None, typer.Option(help="--plan: the most nodes to use.")] = None,
     fix: Annotated[list[str] | None, typer.Option("--fix", help="--plan: only such layouts, as in tp=4.")] = None,
     settings: Annotated[
@@ -39,7 +41,9 @@ def sweep(
     folder: Annotated[Path | None, typer.Option(help="Where its trials go; else sweeps/NAME.")] = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger; else $TRIMARAN_LEDGER or trimaran.sqlite.")] = None,
     budget: Annotated[int | None, typer.Option(min=1, help="Start no more trials than this.")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, help="Start no trial after so many minutes.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="Start no trial after so many minutes.")
+    ] = None,
     stop_when_sure: Annotated[
         bool, typer.Option("--stop-when-sure", help="End when no untried layout can beat the best.")
     ] = False,

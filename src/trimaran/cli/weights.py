@@ -11,7 +11,7 @@ from trimaran.cli.progress import copying
 from trimaran.cli.show import JsonOption, print_json
 from trimaran.cost.parameters import total_parameters
 from trimaran.data.tokenizer import find_tokenizer
-from trimaran.processes.command import need_torch
+from trimaran.processes.command import finite, need_torch
 from trimaran.spec.mistake import require_package
 
 GIB = 2**30
@@ -30,7 +30,9 @@ def export(
     out: Annotated[Path, typer.Argument(help="The folder to create.")],
     to: Annotated[Literal["hf"], typer.Option("--to", help="The format: hf, Hugging Face's.")] = "hf",
     dtype: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="Data type of the weights.")] = "fp32",
-    shard_gib: Annotated[float, typer.Option(min=1e-6, help="Largest size of a file, GiB.")] = 5.0,
+    shard_gib: Annotated[
+        float, typer.Option(min=1e-6, max=1e6, callback=finite, help="Largest size of a file, GiB.")
+    ] = 5.0,
     json: JsonOption = False,
 ) -> None:
     """Write a checkpoint as safetensors and config.json for transformers: GPT-2, BLOOM or Llama. Logits are the same.

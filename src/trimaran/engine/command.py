@@ -15,7 +15,7 @@ from trimaran.cost.predict import interval, predict
 from trimaran.data.source import check_data
 from trimaran.engine.restarts import execute_again, first_attempt, restart_after
 from trimaran.engine.slurm_steps import run_steps
-from trimaran.processes.command import SettingsOption, need_torch
+from trimaran.processes.command import SettingsOption, finite, need_torch
 from trimaran.processes.rendezvous import check_restarts, find_rendezvous, is_rank_0, started_processes
 from trimaran.processes.slurm_step import in_allocation
 from trimaran.spec import Job, Mistake, presets
@@ -42,7 +42,10 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Resume although data, seed or vocabulary are not the checkpoint's.")
     ] = False,
-    patience: Annotated[float, typer.Option(min=1, help="Timeout: seconds that a rank waits for the others.")] = 600,
+    patience: Annotated[
+        float,
+        typer.Option(min=1, max=10**8, callback=finite, help="Timeout: seconds that a rank waits for the others."),
+    ] = 600,
     restarts: Annotated[
         int,
         typer.Option(min=0, help="When a rank dies, resume; at most so often in a row without a newer checkpoint."),
@@ -75,7 +78,7 @@ def train(
         need_torch("trimaran train")
         if tensorboard is not None:
             require_package("tensorboard", "--tensorboard", "tensorboard")
-        os.environ.update(job_to_run.environment)
+        set_environment(job_to_run)
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # otherwise a lost rank prints a page of C++ frames
         from trimaran.engine.loop.train import TrainOptions, run
 
@@ -98,6 +101,16 @@ def verify_checkpoints(folder: str | None) -> None:
     if folder is None:
         raise Mistake("--verify checks the checkpoints of saving.folder, which the job does not set.")
     verify_folder(Path(folder))
+
+
+def set_environment(job: Job) -> None:
+    for name, value in job.environment.items():
+        try:
+            os.environ[name] = value
+        except (ValueError, OSError):  # '', a name with '=', a NUL
+            raise Mistake(
+                f"The environment variable {name!r} of the job {job.name} cannot be set to {value!r}."
+            ) from None
 
 
 def check_devices(job: Job) -> None:

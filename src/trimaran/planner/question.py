@@ -9,9 +9,10 @@ from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 from trimaran.cost.setups import precision_of
 from trimaran.spec import Batch, Cluster, Job, Layout, Mistake, Model, Ramp, Setup, TrainerProfile, rules
+from trimaran.spec.bounds import MOST_DEVICES
 from trimaran.spec.cluster import Precision
 from trimaran.spec.files import load_cluster, load_model, load_trainer
-from trimaran.spec.mistake import did_you_mean
+from trimaran.spec.mistake import did_you_mean, shortened
 from trimaran.spec.trainer import Optimizer, Recompute, Schedule
 
 INTEGER_FIELDS = ("nodes", "dp", "tp", "pp", "mbs", "virtual_stages", "zero")
@@ -134,7 +135,7 @@ def with_nodes(cluster: Cluster, nodes: int | None) -> Cluster:
     whole = as_integer(nodes)
     if whole is None or whole < 1:
         raise Mistake(f"nodes is {nodes!r}, but training needs at least 1 node.")
-    return cluster.model_copy(update={"nodes": whole})
+    return cluster.replace(nodes=whole)
 
 
 def make_batch(size: int | Batch, ramp: str | tuple[int, int, int] | Ramp = "") -> Batch:
@@ -147,14 +148,15 @@ def make_batch(size: int | Batch, ramp: str | tuple[int, int, int] | Ramp = "") 
     if whole is None or whole < 1:
         raise Mistake(f"gbs is {size!r}, but a step needs at least 1 sample.")
     if not ramp:
-        return Batch(size=whole)
+        return Batch.of({"size": whole}, "The batch")
     if not isinstance(ramp, Ramp):
         listed: Any = re.split(r"[,\s]+", ramp.strip()) if isinstance(ramp, str) else ramp
         numbers = [str(number) for number in listed] if isinstance(listed, Iterable) else []
-        if len(numbers) != 3 or not all(number.isdigit() and int(number) for number in numbers):
-            raise Mistake(f"ramp is {ramp!r}, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625.")
-        start, increment, samples = map(int, numbers)
-        ramp = Ramp(start=start, increment=increment, samples=samples)
+        if len(numbers) != 3 or not all(number.isdecimal() and number.strip("0") for number in numbers):
+            raise Mistake(
+                f"ramp is {shortened(ramp)}, but a ramp-up is START,INCREMENT,SAMPLES, such as 32,32,9765625."
+            )
+        ramp = Ramp.of(dict(zip(Ramp.model_fields, numbers, strict=True)), "The ramp-up")
     return Batch.of({"size": whole, "ramp": ramp}, "The batch")
 
 
@@ -169,7 +171,7 @@ def parse_fix(fix: Fix) -> dict[str, frozenset[Any]]:
         text, name = f"{given}={values}", ALIASES.get(str(given).strip(), str(given).strip())
         known = (*INTEGER_FIELDS, *NAMED_VALUES)
         if name not in known:
-            raise Mistake(f"fix {text!r} names no field of a layout.{did_you_mean(name, known)}")
+            raise Mistake(f"fix {shortened(text)} names no field of a layout.{did_you_mean(name, known)}")
         listed = values.split(",") if isinstance(values, str) else values if isinstance(values, Iterable) else [values]
         fixed[name] = fixed.get(name, frozenset()) | {_parse_value(name, str(value).strip(), text) for value in listed}
     return fixed
@@ -178,11 +180,11 @@ def parse_fix(fix: Fix) -> dict[str, frozenset[Any]]:
 def _parse_value(name: str, value: str, text: str) -> Any:
     if name in NAMED_VALUES:
         if value.lower() not in NAMED_VALUES[name]:
-            raise Mistake(f"fix {text!r}: {name} is one of {', '.join(NAMED_VALUES[name])}.")
+            raise Mistake(f"fix {shortened(text)}: {name} is one of {', '.join(NAMED_VALUES[name])}.")
         return value.lower() == "true" if name == "sequence_parallel" else value.lower()
-    least, most = (0, 3) if name == "zero" else (1, float("inf"))
-    if not value.isdecimal() or not least <= int(value) <= most:
-        raise Mistake(f"fix {text!r}: {name} is a whole number {'from 0 to 3' if name == 'zero' else 'above 0'}.")
+    least, most = (0, 3) if name == "zero" else (1, MOST_DEVICES)
+    if not value.isdecimal() or len(value) > 20 or not least <= int(value) <= most:
+        raise Mistake(f"fix {shortened(text)}: {name} is a whole number from {least} to {most:,}.")
     return int(value)
 
 

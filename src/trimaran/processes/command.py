@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,13 @@ YOUNG_OBJECTS = 50_000  # before Python's garbage collector runs, instead of 700
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", help="Change a field of the job, as in layout.tp=2; may be repeated.")
 ]
+
+
+def finite(value: float | None) -> float | None:
+    """Callback of an option: click's ranges let NaN pass, and infinity where they have no end."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value:g} is not a finite number.")
+    return value
 
 
 def run_command(command: Callable[[], object], interrupted: int | None = None) -> None:
@@ -39,6 +47,13 @@ def run_command(command: Callable[[], object], interrupted: int | None = None) -
     except BrokenPipeError:  # `trimaran results | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        if error.filename is None:
+            raise
+        from trimaran.spec.mistake import shortened
+
+        print(f"trimaran: {shortened(str(error.filename))} cannot be used: {error.strerror}.", file=sys.stderr)
+        sys.exit(2)
     except ValueError as error:
         from trimaran.spec import Mistake
 

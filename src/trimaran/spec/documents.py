@@ -5,7 +5,7 @@ Values are those of JSON: null, booleans, numbers, text, lists and mappings. A d
 
 import json
 import tomllib
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -23,20 +23,6 @@ class _RefusedYaml(yaml.MarkedYAMLError):
 
 class BoundedLoader(yaml.SafeLoader):
     """SafeLoader for the values of JSON; a key that is given twice is an error."""
-
-    # Only their tags: SafeLoader's others are dates, sets and bytes, which no field holds.
-    yaml_constructors: ClassVar[Any] = {
-        **{
-            tag: yaml.SafeLoader.yaml_constructors[tag]
-            for kind in ("null", "bool", "int", "float", "str", "seq", "map")
-            for tag in [f"tag:yaml.org,2002:{kind}"]
-        },
-        None: yaml.SafeLoader.yaml_constructors[None],
-    }
-    yaml_implicit_resolvers: ClassVar[Any] = {
-        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
@@ -59,6 +45,15 @@ class BoundedLoader(yaml.SafeLoader):
         if numeric and isinstance(node.value, str) and len(node.value) > MOST_DIGITS:
             raise _RefusedYaml(problem=_TOO_LONG, problem_mark=node.start_mark)
         return super().construct_scalar(node)
+
+
+# SafeLoader's other tags are dates, sets and bytes, which no field holds.
+_TAGS = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
+BoundedLoader.yaml_constructors = {tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*_TAGS, None)}
+BoundedLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def parse_yaml(text: str, what: str) -> Any:

@@ -66,7 +66,7 @@ class Sweep(Spec):
             raise ValueError(f"the name {shortened(self.name)} is not a valid folder name.")
         if len(self.name.encode()) > MOST_NAME_BYTES:
             raise ValueError(
-                f"the name {shortened(self.name)} has {len(self.name.encode())} bytes; it names a folder and the trials,"
-                f" so {MOST_NAME_BYTES} are allowed."
+                f"the name {shortened(self.name)} has {len(self.name.encode())} bytes; it names a folder and its"
+                f" trials, so {MOST_NAME_BYTES} are allowed."
             )
         return self
