@@ -156,8 +156,19 @@ def logs(random: Random) -> Case:
     ]
 
 
+@cache
+def exported(short: bool) -> list[str]:
+    """Scripts and configurations of ours, which state nearly every field."""
+    job = Job.of({**whole_job(), "name": "short"}) if short else load_job("gpt-1b3-h200")
+    job = job.replace(
+        batch={"size": 2048, "ramp": {"start": 16, "increment": 16, "samples": 10**6}} if short else job.batch
+    )
+    every = [text for write in TARGETS.values() for text in write(job).files.values()]
+    return [text for text in every if len(text) > 500]
+
+
 def launch_file(random: Random) -> Case:
-    text = hostile.mutated(random, random.choice(texts("launch")))
+    text = hostile.mutated(random, random.choice([*texts("launch"), *exported(True), *exported(False)]))
     name = "x.toml" if text.startswith("[") else "x.json" if text.startswith("{") else "x.sh"
     return {name: text}, ["import", name, "--on", random.choice(("selene", "hgx-h200")), "--model", "gpt-1b3"]
 

@@ -1,5 +1,6 @@
 """trimaran shape: which layers x hidden x heads of a size trains fastest here."""
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,8 @@ from trimaran.planner.shapes import RankedShape, rank_shapes, shapes_of_size
 from trimaran.spec import Mistake
 from trimaran.spec.bounds import MOST_LAYERS, MOST_TOKENS, MOST_VOCABULARY, MOST_WIDTH
 from trimaran.spec.mistake import shortened
+
+MOST_PARAMETERS = 1e16  # ten thousand times the largest that was trained
 
 
 def shape(
@@ -73,10 +76,10 @@ def shape(
 
 def _size(text: str) -> float:
     size = label_parameters(text)
-    if size is None and text.replace(".", "").replace("e", "").isdigit():
+    if size is None and re.fullmatch(r"\d{1,20}(\.\d*)?(e\d\d?)?", text):
         size = float(text)
-    if not size:
-        raise Mistake(f"--params is {text!r}, but a size is a number with M, B or T, such as 175B.")
+    if not size or size > MOST_PARAMETERS:
+        raise Mistake(f"--params is {shortened(text)}, but a size is a number with M, B or T, such as 175B.")
     return size
 
 

@@ -37,7 +37,7 @@ class FormulaMatch:
 
 def label_parameters(label: str | None) -> float | None:
     """'104B' -> 104e9; '1.3B', '350M', '1T' likewise."""
-    match = re.fullmatch(r"\s*([\d.]+)\s*([MBT])\s*", label or "", re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d*)?|\.\d+)\s*([MBT])\s*", label or "", re.IGNORECASE)
     return float(match[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()] if match else None
 
 

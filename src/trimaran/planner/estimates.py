@@ -1,6 +1,5 @@
 """Estimate: how long a whole training takes and what it costs on each number of nodes, failures included."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,8 @@ from trimaran.planner.relax import explain_impossible
 from trimaran.planner.reliability import Failures, Reliability, reliability
 from trimaran.planner.tables import ShownAsTables, TitledTable, data_frame, short_layout, short_number
 from trimaran.spec import Cluster, Mistake
+from trimaran.spec.bounds import LEAST, MOST
+from trimaran.spec.mistake import shortened
 
 if TYPE_CHECKING:
     import pandas
@@ -183,10 +184,10 @@ def estimate_nodes(
 def parse_tokens(given: str | float) -> int:
     """'300B', '1.4T', '26e9', 26e9 or 300000000000 as a number of tokens."""
     text = f"{given:.0f}" if isinstance(given, float) else str(given)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d{1,2})?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?(?:e\d{1,2})?)\s*([KMBT]?)\s*", text, re.IGNORECASE)
     tokens = round(float(match[1]) * 1000 ** " KMBT".index(match[2].upper() or " ")) if match else 0
     if not 0 < tokens <= MOST_TOKENS:
-        raise Mistake(f"tokens is {given!r}, but it is a number above zero such as 300B, 1.4T or 26000000000.")
+        raise Mistake(f"tokens is {shortened(given)}, but it is a number above zero such as 300B, 1.4T or 26000000000.")
     return tokens
 
 
@@ -199,9 +200,9 @@ def node_counts(given: str | int | Sequence[int], cluster: Cluster) -> list[int]
     parts = [text for part in listed if (text := str(part).strip())]
     if not parts:
         return doublings(cluster.nodes)
-    wrong = next((part for part in parts if not part.isdecimal() or int(part) < 1), None)
+    wrong = next((part for part in parts if not part.isdecimal() or len(part) > 20 or int(part) < 1), None)
     if wrong is not None:
-        raise Mistake(f"nodes has {wrong!r}, but it lists numbers of nodes above zero, such as 8,16,32.")
+        raise Mistake(f"nodes has {shortened(wrong)}, but it lists numbers of nodes above zero, such as 8,16,32.")
     counts = sorted({int(part) for part in parts})
     if counts[-1] * cluster.devices_per_node > MOST_DEVICES:
         most = MOST_DEVICES // cluster.devices_per_node
@@ -252,9 +253,9 @@ def make_estimate(
     may_be_zero = {"checkpoint_seconds": checkpoint_seconds, "restart_minutes": restart_minutes}
     for name, value in {**given, **may_be_zero}.items():
         least = "at least" if name in may_be_zero else "above"
-        good = isinstance(value, int | float) and (0 < value < math.inf or (name in may_be_zero and value == 0))
+        good = isinstance(value, int | float) and (LEAST <= value <= MOST or (name in may_be_zero and value == 0))
         if not good and not (value is None and name in given):
-            raise Mistake(f"{name} is {value!r}, but it must be {least} zero and finite.")
+            raise Mistake(f"{name} is {shortened(value)}, but it must be {least} zero and finite, up to {MOST:g}.")
     wanted, counts = parse_tokens(tokens), node_counts(nodes, question.cluster)
     failures = None if mtbf_hours is None else Failures(mtbf_hours, checkpoint_seconds, restart_minutes * 60)
     device = question.cluster.device

@@ -21,6 +21,7 @@ from trimaran.planner.ramp import (
 from trimaran.planner.relax import explain_impossible
 from trimaran.planner.tables import short_layout
 from trimaran.spec import Batch, Mistake
+from trimaran.spec.bounds import MOST
 
 Progress = Callable[[Sequence[Phase]], Iterable[Phase]]
 
@@ -89,7 +90,7 @@ def plan_ramp(
 
     `by_hand`: schedules to compare, each as nodes:batch:micro batch[:tp:pp],… `progress`: wraps the phases, for a bar.
     """
-    if not 0 <= switch_minutes < float("inf"):
+    if not 0 <= switch_minutes <= MOST:
         raise Mistake(f"switch_minutes is {switch_minutes:g}, but a switch takes zero minutes or more.")
     wanted, hands = parse_tokens(tokens), {text: parse_stages(text) for text in by_hand}
     question.check()
@@ -160,7 +161,7 @@ def parse_stages(text: str) -> tuple[HandStage, ...]:
     stages = []
     for part in text.split(","):
         numbers = part.strip().split(":")
-        if len(numbers) not in (3, 5) or not all(n.isdecimal() and int(n) > 0 for n in numbers):
+        if len(numbers) not in (3, 5) or not all(n.isdecimal() and len(n) <= 20 and int(n) > 0 for n in numbers):
             raise Mistake(
                 f"{part.strip()!r} is not a stage of a schedule: give nodes:batch:micro batch, such as 16:32:1,"
                 " or nodes:batch:micro batch:tp:pp, such as 16:32:1:1:2."

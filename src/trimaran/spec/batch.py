@@ -1,5 +1,7 @@
 """Batch: samples per step, and the ramp-up that leads to it."""
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Self
 
 from pydantic import model_validator
@@ -51,6 +53,15 @@ class Batch(Spec):
         if self.ramp is None:
             return (self.size,)
         return tuple(range(self.ramp.start, self.size + 1, self.ramp.increment))
+
+    def ramp_steps(self) -> Iterator[tuple[int, int]]:
+        """Each batch size of the ramp-up and how many steps in succession have it; the full size is not among them."""
+        consumed = 0
+        while self.ramp is not None and (size := self.size_after(consumed)) < self.size:
+            further = range(1, self.ramp.samples // size + 2)
+            grown = bisect_left(further, True, key=lambda n: self.size_after(consumed + n * size) > size)
+            yield size, 1 + grown
+            consumed += (1 + grown) * size
 
     def size_after(self, samples: int) -> int:
         """The batch size in force when this many samples have been consumed (Megatron's rule)."""

@@ -72,11 +72,9 @@ class Job(Spec):
     def samples(self) -> int:
         """Samples consumed by all steps, those of the ramp-up included."""
         consumed, left = 0, self.steps
-        while left and (size := self.batch.size_after(consumed)) < self.batch.size:
-            many = 2 ** (left.bit_length() - 1)  # the largest leap that keeps the size, as one step always does
-            while many > 1 and self.batch.size_after(consumed + (many - 1) * size) > size:
-                many //= 2
-            consumed, left = consumed + many * size, left - many
+        for size, count in self.batch.ramp_steps():
+            count = min(count, left)
+            consumed, left = consumed + count * size, left - count
         return consumed + left * self.batch.size
 
     @property
