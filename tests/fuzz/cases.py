@@ -157,12 +157,11 @@ def logs(random: Random) -> Case:
 
 
 @cache
-def exported(short: bool) -> list[str]:
+def exported(ramped: bool) -> list[str]:
     """Scripts and configurations of ours, which state nearly every field."""
-    job = Job.of({**whole_job(), "name": "short"}) if short else load_job("gpt-1b3-h200")
-    job = job.replace(
-        batch={"size": 2048, "ramp": {"start": 16, "increment": 16, "samples": 10**6}} if short else job.batch
-    )
+    job = Job.of(whole_job()) if ramped else load_job("gpt-1b3-h200")
+    if ramped:
+        job = job.replace(batch={"size": 2048, "ramp": {"start": 192, "increment": 16, "samples": 10**6}})
     every = [text for write in TARGETS.values() for text in write(job).files.values()]
     return [text for text in every if len(text) > 500]
 

@@ -15,7 +15,7 @@ GPU_UNITS = 64  # the fewest SMs of a GPU; Fugaku's A64FX has 48 cores, and a CP
 class Device(Spec):
     name: str
     peak_tflops: dict[Precision, Quantity] = Field(
-        description="Dense peak per dtype; a dtype that is absent cannot be used."
+        min_length=1, description="Dense peak per dtype; a dtype that is absent cannot be used."
     )
     memory_gib: Quantity
     memory_gb_per_s: Quantity = Field(description="Memory bandwidth by specification, 10^9 bytes per second.")

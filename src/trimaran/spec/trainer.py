@@ -40,14 +40,14 @@ class TrainerProfile(Spec):
     compiles: bool = Field(
         False, description="Whether it compiles its layers on a GPU, without tensor parallelism or zero-bubble."
     )
-    schedules: tuple[Schedule, ...]
-    precisions: tuple[Precision, ...]
+    schedules: tuple[Schedule, ...] = Field(min_length=1)
+    precisions: tuple[Precision, ...] = Field(min_length=1)
     fp8_multiple: Width = Field(1, description="Every dimension of an fp8 GEMM must be a multiple of this.")
-    optimizers: tuple[Optimizer, ...]
-    recompute: tuple[Recompute, ...]
+    optimizers: tuple[Optimizer, ...] = Field(min_length=1)
+    recompute: tuple[Recompute, ...] = Field(min_length=1)
     sequence_parallel: bool = Field(True, description="Whether it can shard norms and dropout along the sequence.")
-    zero_stages: tuple[int, ...] = Field(description="ZeRO stages offered without a pipeline.")
-    zero_stages_with_pipeline: tuple[int, ...]
+    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages offered without a pipeline.")
+    zero_stages_with_pipeline: tuple[int, ...] = Field(min_length=1)
     zero_gradients_with_pipeline: bool = Field(
         description="Whether ZeRO 2 and 3 shard gradients with a pipeline; if not, they act as stage 1 there."
     )
