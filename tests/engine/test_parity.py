@@ -57,6 +57,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp4 1f1b ramp-up": {"pp": 4, "batch": "ramp-up"},
     "pp4 interleaved": {"pp": 4, "micro_batch": 2, "schedule": "interleaved", "virtual_stages": 2, "layers": 8},
     "pp4 zero-bubble": {"pp": 4, "micro_batch": 2, "schedule": "zero-bubble"},
+    "pp4 only embedding and head at the ends": {"pp": 4, "micro_batch": 2, "split": (0, 3, 1, 0)},
     "pp4 split by weight": {"pp": 4, "micro_batch": 2, "split": "weighted"},
     **{f"dp2 zero{z}": {"dp": 2, "zero": z, "micro_batch": 2} for z in range(4)},
     **{f"dp4 zero{z}": {"dp": 4, "zero": z} for z in range(4)},

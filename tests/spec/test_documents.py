@@ -129,5 +129,5 @@ def test_a_file_without_end_is_not_read_to_its_end() -> None:
 @pytest.mark.parametrize("base", ["5", "[1]", "null", "true"])
 def test_the_base_of_a_sweep_is_a_job_or_its_name(tmp_path: Path, base: str) -> None:
     (tmp_path / "s.yaml").write_text(f"base: {base}\naxes: {{layout.tp: [1]}}\n")
-    with pytest.raises(Mistake, match="base is .*, but must be a Job, or the name"):
+    with pytest.raises(Mistake, match=r"base is .*, but must be a Job, or the name"):
         load_sweep(tmp_path / "s.yaml")

@@ -103,6 +103,36 @@ def test_our_schedules_say_what_they_cannot_run(layout: dict[str, object], words
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("layout", "rank"),
+    [
+        ({"pp": 4, "dp": 24, "split": (20, 30, 0, 20)}, 2),
+        ({"pp": 4, "dp": 24, "split": (0, 0, 70, 0)}, 1),
+        ({"pp": 3, "dp": 32, "split": (20, 0, 20, 15, 0, 15), "schedule": "interleaved", "virtual_stages": 2}, 1),
+    ],
+)
+def test_a_pipeline_rank_without_parameters_is_refused(layout: dict[str, object], rank: int) -> None:
+    """Its optimizer would have nothing to update, which PyTorch refuses."""
+    with pytest.raises(
+        Mistake, match=rf"leaves nothing to train on pipeline rank {rank}; .* The nearest Job that works"
+    ):
+        job(**TRIMARAN, layout={"zero": 0, "tp": 4, "micro_batch": 1, **layout}, batch={"size": 2304})
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"pp": 4, "dp": 24, "split": (0, 35, 35, 0)},
+        {"pp": 2, "dp": 48, "split": (70, 0)},
+        {"pp": 3, "dp": 32, "split": (20, 0, 20, 15, 1, 14), "schedule": "interleaved", "virtual_stages": 2},
+    ],
+)
+def test_the_ends_of_a_pipeline_and_some_chunks_may_be_without_layers(layout: dict[str, object]) -> None:
+    """They have the embedding and the head, or other chunks; tests/engine/test_parity.py trains such a one."""
+    made = job(**TRIMARAN, layout={"zero": 0, "tp": 4, "micro_batch": 1, **layout}, batch={"size": 2304})
+    assert made.stage_layers == layout["split"]
+
+
 def test_tensor_parallelism_across_nodes_is_allowed_and_warned() -> None:
     wide = job(layout={"tp": 16, "dp": 2}, model={"heads": 112, "kv_heads": 112})
     assert any("tp 16" in warning and "Omni-Path" in warning for warning in wide.warnings())

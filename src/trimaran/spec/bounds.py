@@ -33,6 +33,7 @@ Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
 StepsOrZero = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 Samples = Annotated[int, Field(gt=0, le=MOST_SAMPLES)]
 SamplesOrZero = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # as torch and NumPy take it
 Quantity = Annotated[float, Field(ge=LEAST, le=MOST)]
 QuantityOrZero = Annotated[float, Field(ge=0, le=MOST)]

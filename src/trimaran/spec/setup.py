@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from trimaran.spec.base import Spec
-from trimaran.spec.bounds import BatchSize, Devices, FfnWidth, Layers, QuantityOrZero, SequenceLength, Vocabulary, Width
+from trimaran.spec.bounds import (
+    BatchSize,
+    Devices,
+    FfnWidth,
+    Layers,
+    QuantityOrZero,
+    SequenceLength,
+    Vocabulary,
+    Width,
+    ZeroStage,
+)
 from trimaran.spec.model import Model
 from trimaran.spec.trainer import Recompute
 
@@ -34,7 +44,7 @@ class Setup(Spec):
     tp: Devices | None = None
     pp: Devices | None = None
     virtual_stages: Layers | None = None
-    zero: int | None = Field(None, ge=0, le=3)
+    zero: ZeroStage | None = None
     mbs: BatchSize | None = None
     gbs: BatchSize | None = None
     recompute: Recompute | None = None

@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from trimaran.spec.base import Spec
-from trimaran.spec.bounds import QuantityOrZero, Width
+from trimaran.spec.bounds import QuantityOrZero, Width, ZeroStage
 from trimaran.spec.cluster import Precision
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Recompute = Literal["none", "selective", "full"]
+Formula = Literal["model", "model-causal", "hardware", "bigscience-exact", "bigscience-approx", "6n", "6n-attention"]
 Optimizer = Literal["adam", "fused-adam", "adam-8bit"]
 
 
@@ -46,8 +47,8 @@ class TrainerProfile(Spec):
     optimizers: tuple[Optimizer, ...] = Field(min_length=1)
     recompute: tuple[Recompute, ...] = Field(min_length=1)
     sequence_parallel: bool = Field(True, description="Whether it can shard norms and dropout along the sequence.")
-    zero_stages: tuple[int, ...] = Field(min_length=1, description="ZeRO stages offered without a pipeline.")
-    zero_stages_with_pipeline: tuple[int, ...] = Field(min_length=1)
+    zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages offered without a pipeline.")
+    zero_stages_with_pipeline: tuple[ZeroStage, ...] = Field(min_length=1)
     zero_gradients_with_pipeline: bool = Field(
         description="Whether ZeRO 2 and 3 shard gradients with a pipeline; if not, they act as stage 1 there."
     )
@@ -57,5 +58,5 @@ class TrainerProfile(Spec):
     )
     interleaved_micro_batches: Literal["multiple-of-stages", "even-rounds"] = "multiple-of-stages"
     overlaps_data_parallel: bool = Field(description="Whether the gradient reduction overlaps with the backward pass.")
-    prints: str = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
+    prints: Formula = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
     sources: dict[str, str] = Field(default_factory=dict)
