@@ -68,13 +68,13 @@ def read_schedule(given: Given) -> Batch | None:
     increments = {after - before for before, after in pairwise(sizes)}
     if len(increments) != 1 or min(increments) < 1 or "--seq-length" not in given:
         return Batch.of({"size": sizes[-1]}, "The batch")
-    samples = max(1, int(steps[-1][0]) // max(1, number(given, "--seq-length", int)))
+    samples = max(1, int(steps[-1][0]) // number(given, "--seq-length", int))
     ramp = {"start": sizes[0], "increment": increments.pop(), "samples": samples}
     return Batch.of({"size": sizes[-1], "ramp": ramp}, "The batch")
 
 
 def _schedule_step(word: str) -> tuple[float, int]:
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d*)?(?:E\+?\d\d?)?)([KMBT]?):(\d{1,18})", word.upper())
+    match = re.fullmatch(r"([\d.eE+]+)([KMBT]?):(\d+)", word.upper())
     if not match:
         raise Mistake(f"--step-batch-size-schedule has {word!r}, but its steps are TOKENS:BATCH, such as 2.4B:320.")
     return float(match[1]) * SUFFIXES.get(match[2], 1), int(match[3])
@@ -124,9 +124,8 @@ class TrainingLength:
 def steps_for(samples: int, batch: Batch) -> int:
     """Whole steps in so many samples, those of the ramp-up included."""
     consumed = steps = 0
-    for size, count in batch.ramp_steps():
-        count = min(count, -(-max(0, samples - consumed) // size))
-        consumed, steps = consumed + count * size, steps + count
+    while consumed < samples and batch.size_after(consumed) < batch.size:
+        consumed, steps = consumed + batch.size_after(consumed), steps + 1
     return max(1, steps + max(0, samples - consumed) // batch.size)
 
 

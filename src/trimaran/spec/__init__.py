@@ -2,7 +2,8 @@
 
 May import: nothing of ours.
 Start reading: job.py, then rules.py (what makes a Job invalid) and nearest.py (the nearest valid one).
-files.py reads Job files, settings.py applies `--set layout.tp=2`.
+files.py reads Job files, settings.py applies `--set layout.tp=2`, both through documents.py, which limits what is read.
+bounds.py has the largest value of every count and quantity.
 """
 
 from trimaran.spec.batch import Batch, Ramp

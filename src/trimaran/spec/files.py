@@ -134,8 +134,6 @@ def check_folder_of(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A reader, or a crash in between, finds the old file or the new one, never half of it."""
-    if "\0" in str(path):
-        raise Mistake(f"{str(path)!r} is not the name of a file.")
     target = path.resolve()  # a link is kept, and what it names replaced
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
