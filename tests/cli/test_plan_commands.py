@@ -78,7 +78,7 @@ def test_plan_in_markdown_is_read_back_by_import(trimaran: Command, tmp_path: Pa
         (("--nodes", 0), "nodes is 0, but training needs at least 1 node."),
         (("--nodes", -3), "nodes is -3"),
         (("--gbs", 0), "gbs is 0, but a step needs at least 1 sample."),
-        (("--fix", "tp=0"), "tp is a whole number above 0"),
+        (("--fix", "tp=0"), "tp is a whole number from 1 to 10,000,000"),
         (("--fix", "tensor=4"), "names no field of a layout"),
         (("--fix", "zero=4"), "from 0 to 3"),
         (("--fix", "schedule=fast"), "schedule is one of gpipe"),

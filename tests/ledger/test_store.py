@@ -15,12 +15,13 @@ from trimaran.ledger.reading import Reading, Remark, Unread
 from trimaran.ledger.schema import COLUMNS, TEXT_COLUMNS
 from trimaran.ledger.store import Added, Filter, Group, Ledger
 from trimaran.spec import Job, Layout, Mistake, Outcome, Setup, Source, Trial
+from trimaran.spec.bounds import LEAST, MOST, MOST_LAYERS, MOST_STEPS
 
 # --- what goes in comes out
 
 words = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
-amounts = st.floats(0, allow_infinity=False, exclude_min=True)
-counts = st.one_of(st.integers(1, 200), st.integers(1))  # a misread line may hold any number
+amounts = st.floats(LEAST, MOST)
+counts = st.one_of(st.integers(1, 200), st.integers(1, MOST_LAYERS))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
@@ -48,7 +49,7 @@ trial_strategy = st.builds(
         status=st.sampled_from(("pending", "ok", "oom", "hang", "lost")),
         reason=words,
         seconds=st.none() | amounts,
-        iterations=st.none() | st.integers(0),
+        iterations=st.none() | st.integers(0, MOST_STEPS),
         memory_by_stage_gib=st.lists(amounts, max_size=3).map(tuple),
         last_loss=st.none() | st.floats(allow_nan=False, allow_infinity=False),
     ),

@@ -1,8 +1,8 @@
 """TrainerProfile: how a trainer executes a layout; the same layout has another cost in each."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trimaran.spec.base import Spec
 from trimaran.spec.bounds import QuantityOrZero, Width, ZeroStage
@@ -60,3 +60,10 @@ class TrainerProfile(Spec):
     overlaps_data_parallel: bool = Field(description="Whether the gradient reduction overlaps with the backward pass.")
     prints: Formula = Field(description="Name of the FLOPs formula behind the TFLOPs this trainer prints.")
     sources: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_gradients(self) -> Self:
+        for precision in self.precisions:
+            if precision not in self.gradient_bytes:
+                raise ValueError(f"it trains in {precision}, but gradient_bytes has no {precision}; add it there.")
+        return self
