@@ -214,13 +214,11 @@ def test_an_import_too_large_for_the_disk_leaves_the_file_as_it_was(disk: Path) 
 
 
 def test_a_ledger_cannot_be_made_on_a_full_disk(disk: Path) -> None:
-    filler = disk / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
+    fill(disk)
     path = disk / "ledger.sqlite"
     with pytest.raises(Mistake, match=r"full.*; nothing was changed"):
         Ledger.open(path)
-    filler.unlink()
+    (disk / "filler").unlink()
     with Ledger.open(path) as ledger:  # whatever the attempt left does not matter
         assert ledger.add(batch(0)).added == BATCH
 
@@ -239,16 +237,54 @@ def test_a_ledger_on_a_read_only_disk_can_be_read_but_not_written(disk: Path) ->
             Ledger.open(where)
 
 
-def test_trials_still_in_the_wal_file_are_read_or_reported_as_missing(disk: Path, tmp_path: Path) -> None:
-    """A killed writer's files, on a disk that was then made read-only."""
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
+
+
+@pytest.mark.parametrize("exhaust", [fill, make_read_only])
+@pytest.mark.parametrize("ends", [("",), ("", "-wal"), ("", "-wal", "-shm")])
+def test_every_trial_is_read_on_a_disk_that_takes_no_byte_more(
+    disk: Path, tmp_path: Path, ends: tuple[str, ...], exhaust: Callable[[Path], None]
+) -> None:
+    """Also those of a killed writer, which are in the -wal file only, with and without its -shm file."""
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.add(batch(0))
-        for end in ("", "-wal", "-shm"):
-            shutil.copy(f"{tmp_path}/ledger.sqlite{end}", f"{disk}/whole{end}")
+        if len(ends) == 1:
+            ledger.close()
+        for end in ends:
+            shutil.copy(f"{tmp_path}/ledger.sqlite{end}", f"{disk}/ledger.sqlite{end}")
+    exhaust(disk)
+    before = [Path(f"{disk}/ledger.sqlite{end}").read_bytes() for end in ends[:2]]
+    with Ledger.read(disk / "ledger.sqlite") as ledger:
+        assert {trial.id for trial in ledger.trials()} == {trial.id for trial in batch(0)}
+    assert [Path(f"{disk}/ledger.sqlite{end}").read_bytes() for end in ends[:2]] == before
+
+
+def test_reading_beside_a_killed_writers_files_changes_neither(tmp_path: Path) -> None:
+    path = tmp_path / "copy.sqlite"
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add(batch(0))
         for end in ("", "-wal"):
-            shutil.copy(f"{tmp_path}/ledger.sqlite{end}", f"{disk}/part{end}")
-    make_read_only(disk)
-    with Ledger.read(disk / "whole") as ledger:
+            shutil.copy(f"{tmp_path}/ledger.sqlite{end}", f"{path}{end}")
+    before = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    with Ledger.read(path) as ledger:
         assert ledger.count() == BATCH
-    with pytest.raises(Mistake, match="if a -wal file lies beside it, copy both to a folder you can write"):
-        Ledger.read(disk / "part")
+    assert (path.read_bytes(), Path(f"{path}-wal").read_bytes()) == before
+
+
+def test_a_wal_file_that_sqlite_would_ignore_is_reported_and_kept(tmp_path: Path) -> None:
+    """SQLite takes one with a damaged header for empty: an import would overwrite trials that were acknowledged."""
+    path = tmp_path / "copy.sqlite"
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add(batch(0))
+        for end in ("", "-wal"):
+            shutil.copy(f"{tmp_path}/ledger.sqlite{end}", f"{path}{end}")
+    wal = Path(f"{path}-wal")
+    damaged = bytearray(wal.read_bytes())
+    damaged[17] ^= 4
+    wal.write_bytes(damaged)
+    for use in (Ledger.read, Ledger.open):
+        with pytest.raises(Mistake, match=r"copy\.sqlite-wal is damaged, and it holds the newest trials"):
+            use(path)
+    assert wal.read_bytes() == damaged

@@ -46,7 +46,7 @@ def audit(
     with Console(stderr=True).status(f"auditing {len(reading.trials)} trials"):
         view = corrected(reading)
         if fix:
-            with Ledger.open(path) as store:
+            with Ledger.open_checked(path) as store:
                 if named:
                     store.add_reading(", ".join(named), reading)
                 stored = {trial.corrects for trial in store.correct().corrections}

@@ -12,7 +12,7 @@ from trimaran.export.formats import TARGETS
 from trimaran.export.quoting import one_line, plain_name
 from trimaran.processes.command import SettingsOption
 from trimaran.spec import Mistake
-from trimaran.spec.files import write_text
+from trimaran.spec.files import write_files
 from trimaran.spec.settings import load_job_with
 
 Target = Literal["megatron-deepspeed", "megatron-lm", "torchtitan", "deepspeed-json", "slurm", "trimaran"]
@@ -60,8 +60,8 @@ def write(launch_files: LaunchFiles, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Mistake(f"{folder} cannot be made a folder: {error.strerror}.") from None
-    for name, text in launch_files.files.items():
-        path = folder / name
-        write_text(path, text)
+    contents = {folder / name: text.encode() for name, text in launch_files.files.items()}
+    write_files(contents)
+    for path in contents:
         if path.suffix in SCRIPTS:
             path.chmod(path.stat().st_mode | 0o111)

@@ -64,7 +64,7 @@ def import_(
     readings = read_all(files or [], published)
     everything = joined(readings.values())
     path = ledger_path(ledger)
-    with Ledger.open(path) as store:
+    with Ledger.open_checked(path) as store:
         added = store.add_reading(", ".join(readings), everything)  # all files or none
         view = store.correct()
     total, corrected = len(view.trials), len(view.corrections)

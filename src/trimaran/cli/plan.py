@@ -13,7 +13,7 @@ from trimaran.planner.compare import Comparison
 from trimaran.planner.plan import HEADER, LEFT, MORE, TIE, Plan, make_plan
 from trimaran.planner.question import Question
 from trimaran.spec import Job, Mistake
-from trimaran.spec.files import load_job
+from trimaran.spec.files import load_job, write_files
 
 OWN = "◀ yours"
 WIDE = 168  # columns of a terminal that hold the whole table
@@ -163,5 +163,4 @@ def _save(made: Plan, path: Path) -> None:
     except OSError as error:
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
     digits = len(str(len(made)))
-    for each in made:
-        each.job.save(path / f"{each.rank:0{digits}d}-{each.job.name}.yaml")
+    write_files({path / f"{each.rank:0{digits}d}-{each.job.name}.yaml": each.job.to_yaml().encode() for each in made})

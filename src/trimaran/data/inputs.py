@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, NonNegativeInt
 
 from trimaran.data.streams import DAMAGED, Stream
 from trimaran.spec import Mistake
@@ -20,9 +22,9 @@ BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**20, 2048
 class InputPosition:
     """How far the inputs were read: complete inputs, and records and (uncompressed) bytes of the next one."""
 
-    inputs: int = 0
-    records: int = 0
-    offset: int = 0
+    inputs: NonNegativeInt = 0
+    records: NonNegativeInt = 0
+    offset: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """PREFIX.json: from which inputs and how a dataset was prepared. Datasets made by Megatron's tools have none."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from trimaran.spec import Mistake
 
@@ -48,7 +48,6 @@ def read_manifest(prefix: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return Manifest(**{**values, "request": Request(**values["request"])})
-    except (ValueError, TypeError, KeyError):
+        return TypeAdapter(Manifest).validate_json(path.read_bytes())
+    except ValidationError:
         raise Mistake(f"{path} does not say how {prefix} was prepared; is it some other file?") from None

@@ -7,30 +7,32 @@ inputs were read. It is replaced atomically, after both were synced to disk. PRE
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from trimaran.data.indexed_dataset import LARGEST_DOCUMENT, write_index
 from trimaran.data.inputs import InputPosition, TextBatch
 from trimaran.data.manifest import Manifest, Request
 from trimaran.spec import Mistake
-from trimaran.spec.files import sync_to_disk
+from trimaran.spec.files import sync_to_disk, write_text
 
 
 @dataclass(frozen=True)
 class PrepareState:
     request: Request
     place: InputPosition = field(default_factory=InputPosition)  # the key in files of 0.1
-    done: int = 0
-    documents: int = 0
-    tokens: int = 0
-    characters: int = 0
-    empty: int = 0
-    bad: int = 0
+    done: NonNegativeInt = 0
+    documents: NonNegativeInt = 0
+    tokens: NonNegativeInt = 0
+    characters: NonNegativeInt = 0
+    empty: NonNegativeInt = 0
+    bad: NonNegativeInt = 0
     finished: bool = False
 
 
@@ -56,12 +58,13 @@ class PartialDataset:
 
     def load_state(self) -> PrepareState | None:
         try:
-            values: dict[str, Any] = json.loads(self.state_path.read_text("utf-8"))
+            return TypeAdapter(PrepareState).validate_json(self.state_path.read_bytes())
         except FileNotFoundError:
             return None
-        return PrepareState(
-            **{**values, "request": Request(**values["request"]), "place": InputPosition(**values["place"])}
-        )
+        except ValidationError:
+            raise Mistake(
+                f"{self.state_path} is damaged, so what was prepared before cannot be resumed; --overwrite starts again."
+            ) from None
 
     def resume(self, state: PrepareState) -> None:
         """Append after what `state` counts; whatever was written after it is truncated."""
@@ -100,25 +103,43 @@ class PartialDataset:
             if file is not None:
                 file.flush()
                 os.fsync(file.fileno())
-        _write_atomically(self.state_path, json.dumps(asdict(self.state)))
+        write_text(self.state_path, json.dumps(asdict(self.state)))
+        sync_to_disk(self.state_path.parent)
 
     def finish(self, manifest: Manifest) -> None:
-        """Every step can be repeated. An index never lies beside tokens of another dataset."""
+        """Every step can be repeated. An index never lies beside tokens of another dataset, and a finished dataset is
+        replaced only when all of the new one is on the disk."""
         self.state = replace(self.state, finished=True)
         self.save()
-        new = Path(f"{self.prefix}.idx.partial")
+        new_index, new_manifest = Path(f"{self.prefix}.idx.partial"), Path(f"{self.prefix}.json.partial")
         index, manifest_file = Path(f"{self.prefix}.idx"), Path(f"{self.prefix}.json")
         sizes = np.memmap(self.sizes, "<i4", "r") if self.state.documents else np.empty(0, "<i4")
-        write_index(new, self.dtype, sizes)
-        sync_to_disk(new)
+        try:
+            write_index(new_index, self.dtype, sizes)
+            sync_to_disk(new_index)
+            write_text(new_manifest, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
+        except (OSError, Mistake):
+            new_index.unlink(missing_ok=True)
+            raise
         if self.bin.exists():
             manifest_file.unlink(missing_ok=True)
             index.unlink(missing_ok=True)
             self.bin.replace(f"{self.prefix}.bin")
-        new.replace(index)
-        _write_atomically(manifest_file, json.dumps(asdict(manifest), indent=2, ensure_ascii=False) + "\n")
+        new_index.replace(index)
+        new_manifest.replace(manifest_file)
+        sync_to_disk(index.parent)
         self.state_path.unlink()
         self.sizes.unlink()
+
+    def keep(self) -> None:
+        """After an error: what was written, as far as the disk takes it, or else up to the save before."""
+        try:
+            if self.state.documents:
+                self.save()
+        except (OSError, Mistake):
+            pass
+        if not self.state_path.exists():
+            self.discard()
 
     def discard(self) -> None:
         """Start again; a dataset finished before stays until this one is."""
@@ -126,17 +147,9 @@ class PartialDataset:
         self.bin.unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self.bin_file is not None:
-            self.bin_file.close()
         if not self.state_path.exists():
             self.sizes.unlink(missing_ok=True)
-        self.sizes_file.close()
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Replace the file by a complete one, synced to disk."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, "utf-8")
-    sync_to_disk(new)
-    new.replace(path)
-    sync_to_disk(path.parent)
+        for file in (self.bin_file, self.sizes_file):
+            with suppress(OSError):  # a full disk does not take what is still in the buffer either
+                if file is not None:
+                    file.close()

@@ -49,7 +49,7 @@ def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, tot
     request = Request(tokenizer.identity, options.field, options.append_eod, [_input_identity(path) for path in inputs])
     partial = PartialDataset(options.prefix, token_dtype(tokenizer.vocab))
     try:
-        state = partial.load_state()
+        state = _resumable(partial, options.overwrite)
         if state is None and not options.overwrite:
             manifest = _finished(options.prefix, request)
             if manifest is not None:
@@ -81,8 +81,20 @@ def prepare(options: PrepareOptions, on_progress: OnProgress = lambda state, tot
         )
         partial.finish(manifest)
         return manifest, False
+    except OSError as error:
+        resumes = " What was written is kept; the same command resumes." if partial.state_path.exists() else ""
+        raise Mistake(f"{options.prefix} cannot be written: {error.strerror}.{resumes}") from None
     finally:
         partial.close()
+
+
+def _resumable(partial: PartialDataset, overwrite: bool) -> PrepareState | None:
+    try:
+        return partial.load_state()
+    except Mistake:
+        if not overwrite:
+            raise
+        return None
 
 
 def _write(options: PrepareOptions, inputs: list[Path], partial: PartialDataset, on_progress: OnProgress) -> None:
@@ -97,10 +109,7 @@ def _write(options: PrepareOptions, inputs: list[Path], partial: PartialDataset,
                 saved = time.monotonic()
             on_progress(partial.state, total)
     except BaseException:  # also Ctrl-C: what is written is kept
-        if partial.state.documents:
-            partial.save()
-        else:
-            partial.discard()
+        partial.keep()
         raise
 
 

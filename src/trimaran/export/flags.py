@@ -138,6 +138,11 @@ class FixedFlags:
         return {}
 
 
+def count(word: str) -> int | None:
+    """A whole number as launchers take it, else None; it may be text that only a running shell knows."""
+    return int(word) if re.fullmatch(r"[0-9]{1,15}", word) else None
+
+
 def number(given: Given, flag: str, kind: Callable[[str], Any], default: Any = None) -> Any:
     """The flag's value, or the default where it is not given."""
     if flag not in given:
@@ -145,8 +150,8 @@ def number(given: Given, flag: str, kind: Callable[[str], Any], default: Any = N
     words = given[flag]
     try:
         return kind(words[0])
-    except (ValueError, IndexError):
-        said = f"is {words[0]!r}" if words else "has no value"
+    except (ValueError, OverflowError, IndexError):
+        said = f"is {words[0][:80]!r}" if words else "has no value"
         raise Mistake(f"{flag} {said}, but must be a number.") from None
 
 

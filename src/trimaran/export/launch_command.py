@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimaran.export.argument_dump import flags_of, has_iterations, parse_dump
-from trimaran.export.flags import FlagTable
+from trimaran.export.flags import FlagTable, count
 from trimaran.export.launch_script import read_names
 from trimaran.export.shell import UNKNOWN, ShellScript, parse_flags, read_script
 
@@ -40,9 +40,9 @@ def read_launch_command(text: str) -> LaunchCommand | None:
     """None where it is neither a launch script nor a dump of Megatron's."""
     if arguments := parse_dump(text):
         given = flags_of(arguments)
-        devices = given.setdefault("--world-size", [""])[0]
+        devices = count(next(iter(given.setdefault("--world-size", [""])), ""))
         given = {flag: words for flag, words in given.items() if flag not in REPORTED or words not in (["0"], ["1"])}
-        return LaunchCommand(given, stated={"devices": int(devices)} if devices.isdigit() else {})
+        return LaunchCommand(given, stated={} if devices is None else {"devices": devices})
     if not any(flag in text for flag in SHAPE) or has_iterations(text) or _MARKDOWN_TABLE.search(text):
         return None
     script = read_script(text)
@@ -73,10 +73,10 @@ def _machines(script: ShellScript, given: dict[str, list[str]]) -> dict[str, int
         ("devices_per_node", ("--nproc_per_node", "--nproc-per-node", "--num_gpus")),
     ):
         for flag in flags:
-            if given.get(flag) and given[flag][0].isdigit():
-                found[name] = int(given[flag][0])
-    if "nodes" not in found and script.sbatch.get("--nodes", "").isdigit():
-        found["nodes"] = int(script.sbatch["--nodes"])
+            if given.get(flag) and (stated := count(given[flag][0])) is not None:
+                found[name] = stated
+    if "nodes" not in found and (nodes := count(script.sbatch.get("--nodes", ""))) is not None:
+        found["nodes"] = nodes
     return found
 
 

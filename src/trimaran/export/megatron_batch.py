@@ -5,6 +5,7 @@ Megatron-DeepSpeed ramps up by --rampup-batch-size. Megatron-LM accepts that fla
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -68,13 +69,14 @@ def read_schedule(given: Given) -> Batch | None:
     increments = {after - before for before, after in pairwise(sizes)}
     if len(increments) != 1 or min(increments) < 1 or "--seq-length" not in given:
         return Batch.of({"size": sizes[-1]}, "The batch")
-    samples = max(1, int(steps[-1][0]) // number(given, "--seq-length", int))
+    seq_len = number(given, "--seq-length", int)
+    samples = max(1, int(steps[-1][0]) // seq_len) if seq_len > 0 else 1  # the model's own check refuses 0
     ramp = {"start": sizes[0], "increment": increments.pop(), "samples": samples}
     return Batch.of({"size": sizes[-1], "ramp": ramp}, "The batch")
 
 
 def _schedule_step(word: str) -> tuple[float, int]:
-    match = re.fullmatch(r"([\d.eE+]+)([KMBT]?):(\d+)", word.upper())
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?(?:E\+?[0-9]{1,2})?)([KMBT]?):([0-9]{1,15})", word.upper())
     if not match:
         raise Mistake(f"--step-batch-size-schedule has {word!r}, but its steps are TOKENS:BATCH, such as 2.4B:320.")
     return float(match[1]) * SUFFIXES.get(match[2], 1), int(match[3])
@@ -124,8 +126,10 @@ class TrainingLength:
 def steps_for(samples: int, batch: Batch) -> int:
     """Whole steps in so many samples, those of the ramp-up included."""
     consumed = steps = 0
-    while consumed < samples and batch.size_after(consumed) < batch.size:
-        consumed, steps = consumed + batch.size_after(consumed), steps + 1
+    while consumed < samples and (size := batch.size_after(consumed)) < batch.size:
+        left = min(-(-(samples - consumed) // size), 2**62)
+        same_size = bisect_right(range(left), size, key=lambda step: batch.size_after(consumed + step * size))
+        consumed, steps = consumed + same_size * size, steps + same_size
     return max(1, steps + max(0, samples - consumed) // batch.size)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from trimaran.export.flags import Fields, nest
+from trimaran.export.flags import Fields, count, nest
 from trimaran.spec import Cluster, Job, Mistake, Model, presets
 from trimaran.spec.model import drop_derived
 from trimaran.spec.settings import build_job
@@ -35,11 +35,12 @@ def complete_job(
     stated = dict(partial.values)
     if "cluster.nodes" in given:
         stated.pop(DEVICES, None)
-        stated |= {NODES: int(given["cluster.nodes"])} if given["cluster.nodes"].isdigit() else {}
+        nodes = count(given["cluster.nodes"])
+        stated |= {} if nodes is None else {NODES: nodes}
     values = {key: value for key, value in stated.items() if key not in (NODES, DEVICES, DEVICES_PER_NODE)}
     values["model"] = _model(stated.get("model", {}), model, set(given), name)
     layout = dict(values.get("layout", {}))
-    layout |= {axis: int(given[f"layout.{axis}"]) for axis in DEGREES if given.get(f"layout.{axis}", "").isdigit()}
+    layout |= {axis: n for axis in DEGREES if (n := count(given.get(f"layout.{axis}", ""))) is not None}
     replica = max(1, layout.get("tp", 1) * layout.get("pp", 1))  # devices of one model replica
     machine = _machine(stated, cluster, layout["dp"] * replica if "dp" in layout else None, name)
     if "dp" not in layout:

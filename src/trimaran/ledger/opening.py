@@ -13,7 +13,13 @@ from pathlib import Path
 from pydantic_core import PydanticSerializationError
 
 from trimaran.ledger.schema import MIGRATIONS, migrate, version_of
+from trimaran.ledger.wal import has_pending_wal
 from trimaran.spec import Mistake
+
+
+_IMMUTABLE = "mode=ro&immutable=1"  # makes no files beside the ledger, but ignores a -wal file
+_WITHOUT_SHM = "mode=ro&vfs=unix-none"
+_NO_SHM = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
 
 
 def ledger_path(given: str | Path | None) -> Path:
@@ -79,7 +85,7 @@ def open_for_reading(path: Path, wait_seconds: float) -> tuple[sqlite3.Connectio
         older = _version(path, wait_seconds) < len(MIGRATIONS)
         # Where it can, even a reader opens the file for writing (and then forbids itself to write): otherwise
         # SQLite would leave its -wal and -shm files behind.
-        connection = _connect(path, "mode=rw" if _is_writable(path) else _read_mode(path), wait_seconds)
+        connection = _connect_to_read(path, "mode=rw" if _is_writable(path) else _IMMUTABLE, wait_seconds)
         with closed_on_error(connection):
             return (_migrated_copy(connection, path), True) if older else (connection, False)
 
@@ -108,20 +114,26 @@ def _version(path: Path, wait_seconds: float) -> int:
     """
     if path.stat().st_size == 1:  # SQLite would treat it as an empty file, and overwrite it
         raise Mistake(f"{path} is not a ledger: it is not an SQLite file.")
-    connection = _connect(path, _read_mode(path), wait_seconds)
+    connection = _connect_to_read(path, _IMMUTABLE, wait_seconds)
     try:
         return version_of(connection, path)
     finally:
         connection.close()
 
 
-def _read_mode(path: Path) -> str:
-    """`immutable` makes no files beside the ledger, but ignores a -wal file; so only where that holds nothing."""
+def _connect_to_read(path: Path, mode_without_wal: str, wait_seconds: float) -> sqlite3.Connection:
+    """Changes neither the ledger nor its -wal file, which a connection that may write would merge when it is closed."""
+    pending = has_pending_wal(path)
     try:
-        pending_bytes = os.stat(f"{path.resolve()}-wal").st_size
-    except FileNotFoundError:
-        pending_bytes = 0
-    return "mode=ro" if pending_bytes else "mode=ro&immutable=1"
+        connection = _connect(path, "mode=ro" if pending else mode_without_wal, wait_seconds)
+        with closed_on_error(connection):
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return connection
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in _NO_SHM:
+            raise
+    # The disk is full or read-only, so there is no -shm file. Nobody else can write then, and no lock is needed.
+    return _connect(path, _WITHOUT_SHM if pending else _IMMUTABLE, wait_seconds)
 
 
 def _connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
@@ -129,6 +141,8 @@ def _connect(path: Path, mode: str, wait_seconds: float) -> sqlite3.Connection:
         f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=wait_seconds, isolation_level=None
     )
     with closed_on_error(connection):
+        if mode == _WITHOUT_SHM:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # keeps in memory what the -shm file would hold
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -65536")  # KiB: a large import then writes most pages once

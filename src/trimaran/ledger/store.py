@@ -7,10 +7,11 @@ A file that is not a good ledger is refused with a sentence and left as it was.
 """
 
 import json
+import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from trimaran import __version__
 from trimaran.ledger.opening import closed_on_error, ledger_path, open_for_reading, open_for_writing, sentences
 from trimaran.ledger.query import Filter, column_list, order_clause, where_clause
 from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
+from trimaran.ledger.records import Added, Group, Import
 from trimaran.ledger.schema import COLUMNS, row, transaction
 from trimaran.spec import Mistake, Trial
 from trimaran.spec.mistake import validation_message
@@ -37,36 +39,6 @@ _KEEP_COLUMNS = f"INSERT OR REPLACE INTO trials (number, {', '.join(COLUMNS)}) V
 _KEEP_DOCUMENT = "INSERT OR REPLACE INTO documents (number, document) VALUES (?, ?)"
 _REPLACED = "SELECT corrects FROM trials WHERE corrects IS NOT NULL"
 _STORED = "SELECT number, document FROM trials JOIN documents USING (number) WHERE id = ?"
-
-
-@dataclass(frozen=True)
-class Added:
-    """How many of the trials given to add() were new, updated or known."""
-
-    added: int = 0
-    updated: int = 0
-    known: int = 0
-
-
-@dataclass(frozen=True)
-class Import:
-    """A record of one import, with the lines that could not be read."""
-
-    file: str
-    at: str
-    added: Added
-    unread: tuple[Unread, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Trials that agree in some columns; `seconds` and `id` are those of the fastest, None where none has a time."""
-
-    key: tuple[Any, ...]
-    count: int
-    seconds: float | None
-    id: str | None
-    best: float | None = None  # of the column that decided which is the fastest
 
 
 class Ledger:
@@ -91,6 +63,14 @@ class Ledger:
             if older:
                 ledger.correct()
         return ledger
+
+    @classmethod
+    def open_checked(cls, path: str | Path) -> Self:
+        """The same, but a damaged trial is a Mistake before anything is changed: correct() will read all of them."""
+        if os.path.exists(path):
+            with cls.read(path) as stored:
+                stored.trials()
+        return cls.open(path)
 
     @classmethod
     def read(cls, path: str | Path, *, wait_seconds: float = 30.0) -> Self:

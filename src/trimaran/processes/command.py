@@ -1,6 +1,7 @@
 """What the command lines `trimaran` and `python -m trimaran.engine` share: exit codes, missing packages, `--set`."""
 
 import atexit
+import errno
 import gc
 import math
 import os
@@ -13,6 +14,7 @@ import typer
 from trimaran.processes.signals import exit_at_signals, ignore_stop_signals
 
 CTRL_C = 130
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # of the disk, not of a program
 YOUNG_OBJECTS = 50_000  # before Python's garbage collector runs, instead of 700
 
 SettingsOption = Annotated[
@@ -37,7 +39,7 @@ def run_command(command: Callable[[], object], interrupted: int | None = None) -
     gc.set_threshold(YOUNG_OBJECTS)
     atexit.register(gc.freeze)
     try:
-        command()
+        _flushed(command)
     except SystemExit as ended:
         if interrupted is not None:
             ignore_stop_signals()
@@ -45,14 +47,18 @@ def run_command(command: Callable[[], object], interrupted: int | None = None) -
             print("trimaran: interrupted; nothing was written.", file=sys.stderr)
         raise
     except BrokenPipeError:  # `trimaran results | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
-    except OSError as error:  # a name that is too long, a folder that may not be entered
-        if error.filename is None:
+    except OSError as error:
+        disk = error.errno in DISK_ERRORS
+        if error.filename is None and not disk:
             raise
         from trimaran.spec.mistake import shortened
 
-        print(f"trimaran: {shortened(str(error.filename))} cannot be used: {error.strerror}.", file=sys.stderr)
+        _drop_output()
+        what = shortened(str(error.filename)) if error.filename else "The output"
+        why = "written" if disk else "used"  # a name that is too long, a folder that may not be entered
+        print(f"trimaran: {what} cannot be {why}: {error.strerror}.", file=sys.stderr)
         sys.exit(2)
     except ValueError as error:
         from trimaran.spec import Mistake
@@ -61,6 +67,22 @@ def run_command(command: Callable[[], object], interrupted: int | None = None) -
             raise
         print(f"trimaran: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _flushed(command: Callable[[], object]) -> None:
+    """Write all output here, where an error becomes a sentence, and not while Python exits."""
+    try:
+        command()
+    except SystemExit as ended:
+        if not ended.code:
+            sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """What could not be printed, which Python would try again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def need_torch(command: str) -> None:

@@ -134,17 +134,31 @@ def check_folder_of(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A reader, or a crash in between, finds the old file or the new one, never half of it."""
-    target = path.resolve()  # a link is kept, and what it names replaced
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    write_files({path: text.encode()})
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """The same for several files: none is replaced before the disk has taken all of them."""
+    staged: dict[Path, Path] = {}
+    path = Path()
     try:
-        if target.exists() and not target.is_file():  # such as /dev/stdout
-            target.write_text(text, "utf-8")
-            return
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, target)
+        for path, content in contents.items():
+            target = path.resolve()  # a link is kept, and what it names replaced
+            if target.exists() and not target.is_file():  # such as /dev/stdout
+                target.write_bytes(content)
+                continue
+            temporary = staged[target] = target.with_name(f".{target.name}.{os.getpid()}")
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # some file systems (NFS, quotas) say only now that they are full
+        for path, temporary in staged.items():
+            os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise Mistake(f"{path} cannot be written: {error.strerror}.") from None
+    finally:
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)
 
 
 def sync_to_disk(path: Path) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trimaran.ledger.logs.setup import usable_setup
 from trimaran.spec import Setup
 
 Facts = dict[str, tuple[str, ...]]
@@ -64,7 +65,7 @@ def setup_of(facts: Facts) -> Setup:
         values["zero"] = 0 if facts["sharding"][0] == "DDP" else sharded
     if "schedule" in facts and values.get("pp"):
         values["virtual_stages"] = int(facts["schedule"][2]) // values["pp"] or None
-    return Setup(**values)
+    return usable_setup(values)
 
 
 def remarks_of(facts: Facts) -> list[str]:

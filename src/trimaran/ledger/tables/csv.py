@@ -64,7 +64,7 @@ def read_csv(text: str, file: str, kind: Kind = "csv", *, needs_results: bool = 
     """Rows of measurements; without `needs_results` rows of configurations, where unknown columns are ignored."""
     names = _header(text)
     if not names:
-        raise Mistake(f"{file} is empty.")
+        raise Mistake(f"{file} is empty, or its first line is not that of a CSV.")
     if needs_results:
         _check_columns(names, file)
     trials: list[Trial] = []
@@ -78,7 +78,7 @@ def read_csv(text: str, file: str, kind: Kind = "csv", *, needs_results: bool = 
 
 def _rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
     """Rows below the header that are not empty, with their line numbers."""
-    reader = csv.reader(io.StringIO(text))
+    reader = csv.reader(io.StringIO(text, newline=""))  # a stray CR ends a line too
     try:
         next(reader)
         for values in reader:
@@ -89,8 +89,11 @@ def _rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _header(text: str) -> list[str]:
-    first = text.lstrip("\ufeff").partition("\n")[0]
-    return [name.strip().lower() for name in next(csv.reader([first]), [])]
+    first = re.split(r"[\r\n]", text.lstrip("\ufeff"), maxsplit=1)[0]
+    try:
+        return [name.strip().lower() for name in next(csv.reader([first]), [])]
+    except csv.Error:  # a field of more than 128 KiB
+        return []
 
 
 def _check_columns(names: list[str], file: str) -> None:

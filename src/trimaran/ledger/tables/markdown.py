@@ -103,7 +103,7 @@ class _Reader:
             known = {k: v for k, v in found.setup.model_dump().items() if v is not None}
             stated = self._stated(section, line, known)
             source = found.source.model_copy(update={"kind": "notes", "line": line, "section": section.name})
-            setup = Setup(**rows.complete({**stated, **known}, None))
+            setup = Setup.of(rows.complete({**stated, **known}, None), f"{self.file}:{line}")
             yield rows.trial(setup, found.outcome, source, self.seen)
 
     def _prose(self, text: Text) -> None:
@@ -149,7 +149,7 @@ class _Reader:
             date=date(row.get("notes", "")),
             note=row.get("notes", ""),
         )
-        return rows.trial(Setup(**known), result, source, self.seen)
+        return rows.trial(Setup.of(known, f"{self.file}:{line}"), result, source, self.seen)
 
     def _add_row(self, trial: Trial, quoted: list[Trial]) -> list[Trial]:
         """A quoted log line with the row's TFLOPs is the same measurement: its seconds and batch complete the row."""

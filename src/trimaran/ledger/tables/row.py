@@ -83,7 +83,8 @@ def outcome(row: Mapping[str, str], where: str) -> Outcome:
     if memory is None and cells.WITH_UNIT.search(notes):  # '27GB (same conf …)'; a bare number may be anything
         memory = cells.gibibytes(notes, f"{where}, notes,")
     memory, tflops, seconds = (value or None for value in (memory, tflops, seconds))
-    return Outcome(status=state, reason=words, seconds=seconds, memory_gib=memory, tflops=tflops)
+    values = {"status": state, "reason": words, "seconds": seconds, "memory_gib": memory, "tflops": tflops}
+    return Outcome.of(values, where)
 
 
 def complete(values: dict[str, Any], devices_per_node: int | None) -> dict[str, Any]:

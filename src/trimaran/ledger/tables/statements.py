@@ -1,6 +1,7 @@
 """What the text, headings and code around a table state about it: shapes, sizes, batches, devices, one-liners."""
 
 import ast
+import math
 import operator
 import re
 from dataclasses import dataclass, field
@@ -33,13 +34,13 @@ ONLY_WITH_SHAPE = {"tp", "pp", "dp", "mbs"}  # elsewhere prose talks about layou
 CAMPAIGN = {"seq_len", "vocab", "device", "devices_per_node"}  # hold for all sections under the same top heading
 
 ASSIGNED = re.compile(
-    r"(?<![\w$])(" + "|".join(sorted(KEYS, key=len, reverse=True)) + r")\s*=\s*(\d+)([kK]?)(?![\w/*.])"
+    r"(?<![\w$])(" + "|".join(sorted(KEYS, key=len, reverse=True)) + r")\s*=\s*(\d{1,15})([kK]?)(?![\w/*.])"
 )
-FLAG = re.compile(r"--(" + "|".join(FLAGS) + r")[ =](\d+)")
+FLAG = re.compile(r"--(" + "|".join(FLAGS) + r")[ =](\d{1,15})(?!\d)")
 SIZE = re.compile(r"^\s*(?:[-*]\s+)?(\d+(?:\.\d+)?[BM])(?: model\b|,)|\bSIZE\s*=\s*(\d+(?:\.\d+)?[BM])", re.MULTILINE)
-NODE = re.compile(r"nodes? of (\d+)\s*x?\s*gpus?\s+([avh]\d{3})\s*-?(\d+)\s*gb", re.IGNORECASE)
+NODE = re.compile(r"nodes? of (\d{1,9})\s*x?\s*gpus?\s+([avh]\d{3})\s*-?(\d+)\s*gb", re.IGNORECASE)
 CONSTRAINT = re.compile(r"--constraint=([avh]\d{3})-(\d+)g", re.IGNORECASE)
-GRES = re.compile(r"--gres=gpu:(\d+)")
+GRES = re.compile(r"--gres=gpu:(\d{1,9})")
 NO_RECOMPUTE = re.compile(r"(removing|without|w/o|no)\s+`?--checkpoint-activations", re.IGNORECASE)
 EIGHT_BIT = re.compile(r"(w/o|without)?\s*`?--use-bnb-optimizer", re.IGNORECASE)
 REALLY = re.compile(
@@ -133,11 +134,19 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def arithmetic(text: str) -> float | None:
-    """The value of an expression of numbers and + - * /; None for anything else, which is never executed."""
+    """The finite value of an expression of numbers and + - * /; None for anything else, which is never executed."""
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, ZeroDivisionError, RecursionError):
+        value = _value(ast.parse(text.strip(), mode="eval").body)
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        ArithmeticError,
+        RecursionError,
+        MemoryError,
+    ):  # the last: nested too deep
         return None
+    return value if math.isfinite(value) else None
 
 
 def _value(node: ast.expr) -> float:
