@@ -6,7 +6,6 @@ import random
 import shutil
 import sqlite3
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.disks import fill, make_read_only, small_disk
 from tests.ledger.trials import old_ledger
 from trimaran.ledger.schema import MIGRATIONS
 from trimaran.ledger.store import Added, Filter, Ledger
@@ -172,17 +172,8 @@ def test_several_processes_may_make_the_same_ledger_at_the_same_moment(tmp_path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no small disk can be mounted here: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def make_read_only(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    with small_disk(tmp_path / "disk", "1m") as folder:
+        yield folder
 
 
 def test_a_full_disk_keeps_what_was_added_before(disk: Path) -> None:
@@ -235,11 +226,6 @@ def test_a_ledger_on_a_read_only_disk_can_be_read_but_not_written(disk: Path) ->
     for where in (path, disk / "new.sqlite"):
         with pytest.raises(Mistake, match="cannot be written: the file, its folder or its disk is read-only"):
             Ledger.open(where)
-
-
-def fill(disk: Path) -> None:
-    with (disk / "filler").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
 
 
 @pytest.mark.parametrize("exhaust", [fill, make_read_only])

@@ -63,7 +63,7 @@ class PartialDataset:
             return None
         except ValidationError:
             raise Mistake(
-                f"{self.state_path} is damaged, so what was prepared before cannot be resumed; --overwrite starts again."
+                f"{self.state_path} is damaged, so what was prepared cannot be resumed; --overwrite starts again."
             ) from None
 
     def resume(self, state: PrepareState) -> None:

@@ -16,7 +16,6 @@ from trimaran.ledger.schema import MIGRATIONS, migrate, version_of
 from trimaran.ledger.wal import has_pending_wal
 from trimaran.spec import Mistake
 
-
 _IMMUTABLE = "mode=ro&immutable=1"  # makes no files beside the ledger, but ignores a -wal file
 _WITHOUT_SHM = "mode=ro&vfs=unix-none"
 _NO_SHM = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
@@ -34,7 +33,7 @@ def sentences(path: Path, undone: str = "") -> Iterator[None]:
         yield
     except (sqlite3.ProgrammingError, sqlite3.InterfaceError):
         raise  # a bug of ours, not a bad file
-    except (sqlite3.Error, OSError, UnicodeEncodeError, PydanticSerializationError) as error:
+    except (sqlite3.Error, OSError, UnicodeError, PydanticSerializationError) as error:
         what = _describe(path, error)
         raise Mistake(f"{what}; {undone}." if undone else f"{what}.") from error
 
@@ -44,7 +43,9 @@ def _describe(path: Path, error: Exception) -> str:
         return f"{path} cannot hold a text that is not valid Unicode, such as some file's name ({error})"
     if isinstance(error, OSError):
         return f"{path} cannot be opened: {error.strerror}"
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # absent when text in it is not UTF-8
+    code = getattr(
+        error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT
+    )  # absent when a text, or its own message, is not UTF-8
     match code & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return f"{path} is not a ledger: it is not an SQLite file, or it is damaged from its first byte on"
@@ -58,7 +59,11 @@ def _describe(path: Path, error: Exception) -> str:
             return f"{path} cannot be opened here; if a -wal file lies beside it, copy both to a folder you can write"
         case sqlite3.SQLITE_IOERR:
             return f"{path}: its disk reports an error ({error}); it may be full, over quota, or failing"
-    return f"{path} is damaged ({error}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"
+    return damaged(path, error)
+
+
+def damaged(path: Path, what: object) -> str:
+    return f"{path} is damaged ({what}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"
 
 
 def open_for_writing(path: Path, create: bool, wait_seconds: float) -> tuple[sqlite3.Connection, bool]:

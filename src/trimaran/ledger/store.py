@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import ValidationError
 
 from trimaran import __version__
-from trimaran.ledger.opening import closed_on_error, ledger_path, open_for_reading, open_for_writing, sentences
+from trimaran.ledger.opening import closed_on_error, damaged, ledger_path, open_for_reading, open_for_writing, sentences
 from trimaran.ledger.query import Filter, column_list, order_clause, where_clause
 from trimaran.ledger.reading import Reading, Remark, Unread, trial_id
 from trimaran.ledger.records import Added, Group, Import
@@ -66,9 +66,12 @@ class Ledger:
 
     @classmethod
     def open_checked(cls, path: str | Path) -> Self:
-        """The same, but a damaged trial is a Mistake before anything is changed: correct() will read all of them."""
+        """The same, but damage anywhere is a Mistake before anything is changed: correct() reads and writes all of it."""
         if os.path.exists(path):
             with cls.read(path) as stored:
+                ((found,),) = stored._select("PRAGMA integrity_check(1)")
+                if found != "ok":
+                    raise Mistake(f"{damaged(stored.path, found)}.")
                 stored.trials()
         return cls.open(path)
 

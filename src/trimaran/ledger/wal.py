@@ -22,8 +22,8 @@ def has_pending_wal(path: Path) -> bool:
         return False
     if more and not _is_valid(header):
         raise Mistake(
-            f"{path}-wal is damaged, and it holds the newest trials of {path}; restore both from a copy, or move it away"
-            " to use the ledger without them."
+            f"{path}-wal is damaged, and it holds the newest trials of {path}; restore both from a copy, or move it"
+            " away to use the ledger without them."
         )
     return bool(more)
 

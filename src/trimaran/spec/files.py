@@ -143,6 +143,8 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     path = Path()
     try:
         for path, content in contents.items():
+            if "\0" in str(path):
+                raise Mistake(f"{str(path)!r} is not the name of a file.")
             target = path.resolve()  # a link is kept, and what it names replaced
             if target.exists() and not target.is_file():  # such as /dev/stdout
                 target.write_bytes(content)

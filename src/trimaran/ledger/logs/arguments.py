@@ -11,7 +11,7 @@ from trimaran.export import megatron_deepspeed, megatron_lm
 from trimaran.export.argument_dump import flag_of, flags_of, names_of
 from trimaran.export.flags import Fields, Flags, Given, SingleFlag, number
 from trimaran.export.megatron_flags import PrecisionFlags
-from trimaran.ledger.logs.setup import usable_setup
+from trimaran.ledger.logs.usable import usable
 from trimaran.spec import Mistake, Setup
 
 _MODEL = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "mlp", "seq_len")
@@ -74,7 +74,7 @@ def setup_of(arguments: Mapping[str, str]) -> Setup:
         values["precision"] = None
     if values.get("recompute") in (None, "none") and "--activations-checkpoint-method" in printed:
         values["recompute"] = "full" if "--activations-checkpoint-method" in given else "none"
-    return usable_setup(values)
+    return usable(Setup, values)
 
 
 def remarks_of(arguments: Mapping[str, str]) -> list[str]:

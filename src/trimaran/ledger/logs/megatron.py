@@ -14,8 +14,9 @@ from trimaran.ledger.logs.arguments import KNOWN, remarks_of, setup_of
 from trimaran.ledger.logs.fields import ELAPSED, IterationParser
 from trimaran.ledger.logs.prefix import date_of, label_of, split_label, without_colour
 from trimaran.ledger.logs.run import LoggedRun, LogReader, PeakMemory, trial_of
+from trimaran.ledger.logs.usable import usable
 from trimaran.ledger.reading import Reading
-from trimaran.spec import Trial
+from trimaran.spec import Setup, Trial
 
 _HEAD = re.compile(r"\biteration +\d+/ *\d+ *\|")
 _HEAD_BEGUN = re.compile(r"\biteration +\d+(?:$|/ *\d* *(?:$|\|))")
@@ -211,7 +212,8 @@ class _MegatronReader(LogReader):
         framework = arguments.get("framework") or ("megatron-deepspeed" if deepspeed else "megatron-lm")
         setup = setup_of(arguments).replace(framework=framework)
         if setup.seq_len is None and run.text and not run.varying_length:
-            setup = setup.replace(seq_len=fields.tokens_per_sample(run.text, run.last_text))
+            length = fields.tokens_per_sample(run.text, run.last_text)
+            setup = usable(Setup, {**setup.model_dump(), "seq_len": length})
         if run.varying_length:
             run.notes.append("A curriculum changes the sequence length: tokens per second are not known.")
         return trial_of(run, self._file, setup, None if framework == "megatron-deepspeed" else "model", several)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trimaran.ledger.logs.setup import usable_setup
+from trimaran.ledger.logs.usable import usable
 from trimaran.spec import Setup
 
 Facts = dict[str, tuple[str, ...]]
@@ -65,7 +65,7 @@ def setup_of(facts: Facts) -> Setup:
         values["zero"] = 0 if facts["sharding"][0] == "DDP" else sharded
     if "schedule" in facts and values.get("pp"):
         values["virtual_stages"] = int(facts["schedule"][2]) // values["pp"] or None
-    return usable_setup(values)
+    return usable(Setup, values)
 
 
 def remarks_of(facts: Facts) -> list[str]:

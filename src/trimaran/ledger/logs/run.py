@@ -5,11 +5,13 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trimaran.ledger.logs.failure import FailureWatch, LoggedFailure
+from trimaran.ledger.logs.usable import usable
 from trimaran.ledger.reading import Reading, Unread, trial_id
 from trimaran.spec import Outcome, Setup, Source, Trial
 from trimaran.spec.job import WARM_UP_ITERATIONS
@@ -134,7 +136,7 @@ def trial_of(run: LoggedRun, file: str, setup: Setup, formula: str | None, sever
     name = PurePath(file).name.removesuffix(".gz")
     failure = run.failure
     if run.numbers and run.batch[-1]:
-        setup = setup.replace(gbs=run.batch[-1])
+        setup = usable(Setup, {**setup.model_dump(), "gbs": run.batch[-1]})
     outcome = _outcome(run, setup, formula)
     return Trial(
         id=trial_id("log", name, run.ordinal, run.text or (failure.reason if failure else "")),
@@ -153,14 +155,14 @@ def trial_of(run: LoggedRun, file: str, setup: Setup, formula: str | None, sever
 
 def _outcome(run: LoggedRun, setup: Setup, formula: str | None) -> Outcome:
     """Median and spread of the iterations after warm-up, all of the last batch size."""
-    outcome = Outcome(
-        status=run.failure.status if run.failure else "ok",
-        reason=run.failure.reason if run.failure else "",
-        memory_gib=run.memory.peak_gib(),
-        memory_by_stage_gib=run.memory.by_stage_gib(setup.devices, setup.pp),
-    )
+    values: dict[str, Any] = {
+        "status": run.failure.status if run.failure else "ok",
+        "reason": run.failure.reason if run.failure else "",
+        "memory_gib": run.memory.peak_gib(),
+        "memory_by_stage_gib": run.memory.by_stage_gib(setup.devices, setup.pp),
+    }
     if not run.numbers:
-        return outcome
+        return usable(Outcome, values)
     start = run.start_of_last_batch_size()
     seconds, tflops = np.array(run.seconds)[start:], np.array(run.tflops)[start:]
     timed = np.isfinite(seconds)
@@ -168,26 +170,22 @@ def _outcome(run: LoggedRun, setup: Setup, formula: str | None) -> Outcome:
         seconds, tflops = seconds[timed], tflops[timed]
     warm_up = warm_up_iterations(len(seconds), setup.framework)
     printed_tflops = _median(tflops[warm_up:])
-    outcome = outcome.replace(
-        iterations=len(seconds) - warm_up,
-        warmup=warm_up,
-        tflops=printed_tflops,
-        tflops_formula=formula if printed_tflops is not None else None,
-        last_loss=run.loss if run.loss is not None and math.isfinite(run.loss) else None,
-        skipped=run.skipped,
-        nan=run.nan,
-    )
+    values |= {
+        "iterations": len(seconds) - warm_up,
+        "warmup": warm_up,
+        "tflops": printed_tflops,
+        "tflops_formula": formula if printed_tflops is not None else None,
+        "last_loss": run.loss if run.loss is not None and math.isfinite(run.loss) else None,
+        "skipped": run.skipped,
+        "nan": run.nan,
+    }
     if not timed.any():
-        return outcome
+        return usable(Outcome, values)
     median = float(np.median(seconds[warm_up:]))
     low, high = (float(quartile) for quartile in np.quantile(seconds[warm_up:], (0.25, 0.75)))
     tokens = setup.gbs * setup.seq_len if setup.gbs and setup.seq_len and not run.varying_length else None
-    return outcome.replace(
-        seconds=median,
-        seconds_low=low,
-        seconds_high=high,
-        tokens_per_second=tokens / median if tokens else None,
-    )
+    values |= {"seconds": median, "seconds_low": low, "seconds_high": high}
+    return usable(Outcome, {**values, "tokens_per_second": tokens / median if tokens else None})
 
 
 def _notes(run: LoggedRun, iterations: int | None) -> list[str]:
