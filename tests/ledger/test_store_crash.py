@@ -267,10 +267,17 @@ def test_a_wal_file_that_sqlite_would_ignore_is_reported_and_kept(tmp_path: Path
         for end in ("", "-wal"):
             shutil.copy(f"{tmp_path}/ledger.sqlite{end}", f"{path}{end}")
     wal = Path(f"{path}-wal")
-    damaged = bytearray(wal.read_bytes())
+    whole = wal.read_bytes()
+    damaged = bytearray(whole)
     damaged[17] ^= 4
     wal.write_bytes(damaged)
     for use in (Ledger.read, Ledger.open):
         with pytest.raises(Mistake, match=r"copy\.sqlite-wal is damaged, and it holds the newest trials"):
             use(path)
     assert wal.read_bytes() == damaged
+    wal.write_bytes(whole)
+    path.write_bytes(b"")
+    for use in (Ledger.read, Ledger.open):
+        with pytest.raises(Mistake, match=r"copy\.sqlite-wal lies beside .*copy\.sqlite, which has become empty"):
+            use(path)
+    assert wal.read_bytes() == whole

@@ -106,10 +106,10 @@ def append_eod(tokens: npt.NDArray[Any], sizes: Ints, eod: int) -> tuple[npt.NDA
 
 def load_tokenizer(identity: dict[str, str]) -> Tokenizer | None:
     """The tokenizer that a manifest names; None where its file is gone or changed."""
-    if identity["kind"] == "bytes":
+    if identity.get("kind") == "bytes":
         return Bytes()
     try:
-        tokenizer = HuggingFace(Path(identity["file"]), identity.get("eod"))
+        tokenizer = HuggingFace(Path(identity.get("file", "")), identity.get("eod"))
     except Mistake:
         return None
     return tokenizer if tokenizer.identity == identity else None

@@ -43,9 +43,7 @@ def _describe(path: Path, error: Exception) -> str:
         return f"{path} cannot hold a text that is not valid Unicode, such as some file's name ({error})"
     if isinstance(error, OSError):
         return f"{path} cannot be opened: {error.strerror}"
-    code = getattr(
-        error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT
-    )  # absent when a text, or its own message, is not UTF-8
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # absent when its text is not UTF-8
     match code & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return f"{path} is not a ledger: it is not an SQLite file, or it is damaged from its first byte on"
@@ -63,6 +61,7 @@ def _describe(path: Path, error: Exception) -> str:
 
 
 def damaged(path: Path, what: object) -> str:
+    what = " ".join(str(what).split())[:160]  # SQLite quotes the text that it cannot decode
     return f"{path} is damaged ({what}); restore it from a copy, or save what is left with `sqlite3 {path} .recover`"
 
 

@@ -66,13 +66,14 @@ class Ledger:
 
     @classmethod
     def open_checked(cls, path: str | Path) -> Self:
-        """The same, but damage anywhere is a Mistake before anything is changed: correct() reads and writes all of it."""
+        """The same, but any damage is a Mistake before anything is changed: correct() reads and writes all of it."""
         if os.path.exists(path):
             with cls.read(path) as stored:
                 ((found,),) = stored._select("PRAGMA integrity_check(1)")
                 if found != "ok":
                     raise Mistake(f"{damaged(stored.path, found)}.")
-                stored.trials()
+                stored.reading()
+                stored.trials([Filter("corrects", "!=", None)])
         return cls.open(path)
 
     @classmethod

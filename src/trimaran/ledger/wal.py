@@ -1,6 +1,7 @@
 """The -wal file beside a ledger: what was added last, until SQLite merges it. https://sqlite.org/fileformat2.html#walformat
 
-SQLite takes one whose header is damaged for an empty one, and would overwrite trials that were acknowledged.
+SQLite takes one whose header is damaged for an empty one, and deletes one beside an empty file: trials that were
+acknowledged would be lost.
 """
 
 import struct
@@ -20,9 +21,10 @@ def has_pending_wal(path: Path) -> bool:
             header, more = file.read(_HEADER.size), file.read(1)
     except FileNotFoundError:
         return False
-    if more and not _is_valid(header):
+    if more and (path.stat().st_size == 0 or not _is_valid(header)):
+        what = "is damaged" if path.stat().st_size else f"lies beside {path}, which has become empty"
         raise Mistake(
-            f"{path}-wal is damaged, and it holds the newest trials of {path}; restore both from a copy, or move it"
+            f"{path}-wal {what}, and it holds the newest trials of {path}; restore both from a copy, or move it"
             " away to use the ledger without them."
         )
     return bool(more)
