@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.export.parsers import FIXTURES
 from tests.export.test_launch_scripts import parsed
 from trimaran.export.formats import read_launch_file
+from trimaran.export.megatron_batch import steps_for
 from trimaran.export.partial_job import PartialJob, complete_job
-from trimaran.spec import Mistake, presets
+from trimaran.spec import Batch, Mistake, presets
+from trimaran.spec.batch import Ramp
 from trimaran.spec.files import load_job
 
 LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
@@ -205,3 +207,21 @@ def test_settings_fill_what_a_file_lacks() -> None:
     text = SHORT.replace("--global-batch-size 64", "").replace("--num-layers $LAYERS", "")
     job = complete_job(found_in(text), presets.cluster("selene"), None, "t.sh", ["batch.size=32", "model.layers=12"])
     assert (job.batch.size, job.model.layers) == (32, 12)
+
+
+@given(
+    increments=st.integers(0, 12),
+    increment=st.integers(1, 9),
+    start=st.integers(1, 9),
+    ramp_samples=st.integers(1, 900),
+    samples=st.integers(0, 2000),
+)
+def test_the_steps_of_so_many_samples_are_those_of_walking_through_the_ramp_up(
+    increments: int, increment: int, start: int, ramp_samples: int, samples: int
+) -> None:
+    ramp = Ramp(start=start, increment=increment, samples=ramp_samples)
+    batch = Batch(size=start + increments * increment, ramp=ramp)
+    consumed = steps = 0
+    while consumed < samples and batch.size_after(consumed) < batch.size:
+        consumed, steps = consumed + batch.size_after(consumed), steps + 1
+    assert steps_for(samples, batch) == max(1, steps + max(0, samples - consumed) // batch.size)

@@ -34,8 +34,8 @@ def write_figures(folder: Path, figures: Sequence[tuple[str, Figure]]) -> list[P
                 path = Path(rendered, f"{prefix}{figure.name}.{suffix}")
                 images.append({"fig": drawn, "path": str(path), "opts": {"format": suffix, **SIZE}})
         try:
-            for error in kaleido.write_fig_from_object_sync(images) or ():  # older versions raise it themselves
-                raise error
+            for failed in kaleido.write_fig_from_object_sync(images) or ():  # older versions raise it themselves
+                raise failed
             contents |= {folder / Path(image["path"]).name: Path(image["path"]).read_bytes() for image in images}
         except ChromeNotFoundError:
             write_files(contents)
