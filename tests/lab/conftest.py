@@ -19,3 +19,13 @@ def slurm() -> Iterator[SlurmCluster]:
         pytest.skip(reason)
     with SlurmCluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def allocation(slurm: SlurmCluster) -> Iterator[dict[str, str]]:
+    """The environment inside an allocation of three nodes."""
+    granted = slurm.command("salloc", "-N3", "--no-shell", "--no-kill").stderr
+    job = granted.split("allocation ")[1].split()[0]
+    nodes = slurm.command("squeue", "-h", "-j", job, "-o", "%N").stdout.strip()
+    yield {**slurm.environment, "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": nodes}
+    slurm.command("scancel", job)

@@ -10,6 +10,7 @@ import yaml
 from tests.engine.commands import ENVIRONMENT, TRIMARAN
 from tests.processes import Process, finish, until
 from tests.processes import start as start_process
+from trimaran.lab.files import read_json
 from trimaran.lab.trial_processes import processes_of
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Trial
@@ -90,3 +91,23 @@ def rows(folder: Path) -> list[Trial]:
 def left_running(folder: Path) -> list[int]:
     """Processes of any trial of the folder's ledger."""
     return [pid for trial in rows(folder) for pid in processes_of(trial.id)]
+
+
+ON_NODES = {"preset": "here", "devices_per_node": 1, "nodes": 2}
+
+
+def slurm_sweep(folder: Path, **values: Any) -> None:
+    base = {
+        "model": {"layers": 2, "hidden": 32, "heads": 2, "vocab": 128, "seq_len": 32},
+        "cluster": ON_NODES,
+        "layout": {"dp": 2, "micro_batch": 1},
+        "batch": {"size": 8},
+        "precision": "fp32",
+    }
+    place = {"kind": "slurm", "parallel": 4, **values.pop("place", {})}
+    sweep_file(folder, base=base, place=place, **values)
+
+
+def submitted(folder: Path, number: int = 1) -> str:
+    """The SLURM job of a trial whose trainer was started."""
+    return str((read_json(until_started(folder, number) / "submitted.json") or {})["job"])

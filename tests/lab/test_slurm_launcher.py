@@ -3,44 +3,24 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.lab.sweeps import (
     MEGATRON,
     rows,
+    slurm_sweep,
     start,
-    sweep_file,
+    submitted,
     swept,
     trial_folder,
     trials_of,
-    until_started,
     waiting_for,
 )
 from tests.processes import Process, end, until
 from tests.slurm.cluster import SlurmCluster
-from trimaran.lab.files import read_json
 
 SLEEP = "sleep 600"
-ON_NODES = {"preset": "here", "devices_per_node": 1, "nodes": 2}
-
-
-def slurm_sweep(folder: Path, **values: Any) -> None:
-    base = {
-        "model": {"layers": 2, "hidden": 32, "heads": 2, "vocab": 128, "seq_len": 32},
-        "cluster": ON_NODES,
-        "layout": {"dp": 2, "micro_batch": 1},
-        "batch": {"size": 8},
-        "precision": "fp32",
-    }
-    place = {"kind": "slurm", "parallel": 4, **values.pop("place", {})}
-    sweep_file(folder, base=base, place=place, **values)
-
-
-def submitted(folder: Path, number: int = 1) -> str:
-    """The SLURM job of a trial whose trainer was started."""
-    return str((read_json(until_started(folder, number) / "submitted.json") or {})["job"])
 
 
 @pytest.fixture(scope="module")
@@ -172,16 +152,6 @@ def test_a_killed_harness_finds_its_jobs_again(slurm: SlurmCluster, tmp_path: Pa
     known = slurm.command("squeue", "-h", "-t", "all", "-o", "%A|%j").stdout
     ids = [line.split("|")[0] for line in known.splitlines() if any(t.id in line for t in rows(tmp_path))]
     assert sorted(ids) == sorted(jobs)  # none was submitted twice
-
-
-@pytest.fixture
-def allocation(slurm: SlurmCluster) -> Iterator[dict[str, str]]:
-    """The environment inside an allocation of three nodes."""
-    granted = slurm.command("salloc", "-N3", "--no-shell", "--no-kill").stderr
-    job = granted.split("allocation ")[1].split()[0]
-    nodes = slurm.command("squeue", "-h", "-j", job, "-o", "%N").stdout.strip()
-    yield {**slurm.environment, "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": nodes}
-    slurm.command("scancel", job)
 
 
 def test_steps_in_an_allocation_share_no_node(slurm: SlurmCluster, allocation: dict[str, str], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ ORDER = "order.json"  # the supervisor's command and limits
 STARTED = "started.json"  # written by the supervisor when it has started the trainer
 RESULT = "result.json"  # written by the supervisor at the end, and authoritative
 SUBMITTED = "submitted.json"  # the SLURM job's number
+WAITS = "waits"  # written by a supervisor whose srun waits for the controller, and removed after it
 LOCK = "lock"  # held by the supervisor while it lives
 METRICS, HEARTBEATS, STDOUT, STDERR = "metrics.jsonl", "heartbeats", "stdout", "stderr"
 

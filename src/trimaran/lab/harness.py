@@ -13,8 +13,9 @@ from typing import Any
 
 from trimaran.lab import files
 from trimaran.lab.local import LauncherStatus, LocalLauncher
-from trimaran.lab.outcome import outcome_of, read_metrics
+from trimaran.lab.outcome import outcome_of, outcome_without_result
 from trimaran.lab.slurm import SlurmJobLauncher, SlurmStepLauncher
+from trimaran.lab.slurm_messages import UNREACHABLE
 from trimaran.lab.sweep_folder import MAX_ATTEMPTS, Attempt
 from trimaran.lab.view import SweepView
 from trimaran.ledger.store import Ledger
@@ -46,7 +47,7 @@ class Harness:
         self.started_at, self.started = time.monotonic(), 0
         self.why_ended = ""
         self.interrupts = 0  # Ctrl-C: once, stop when the running trials have ended; twice, now
-        self.stopping = self.cancelling = False
+        self.stopping = self.cancelling = self.in_trouble = False
         self.spent: list[float] = []  # seconds of each trial that ended
 
     def run(self, view: SweepView) -> None:
@@ -57,13 +58,11 @@ class Harness:
                 self._start_some(view)
                 for attempt in list(self.running):
                     self._check(attempt, view)
+                self._tell_trouble(view)
                 if self.interrupts and not self.stopping:
-                    self.stopping = True
-                    view.say(f"Stopping when {len(self.running)} running trials have ended; Ctrl-C again: now.")
+                    self._stop_starting(view)
                 if self.interrupts > 1 and not self.cancelling:
-                    self.cancelling = True
-                    for attempt in self.running:
-                        self.launcher.cancel(attempt)
+                    self._cancel(view)
                 view.show(self.running, self.waiting, self._seconds_left())
                 if self.running:
                     self.launcher.wait(self.running, POLL_SECONDS)
@@ -75,6 +74,26 @@ class Harness:
 
     def _interrupt(self, *_: Any) -> None:
         self.interrupts += 1
+
+    def _stop_starting(self, view: SweepView) -> None:
+        self.stopping = True
+        for attempt in list(self.running):
+            if self.launcher.withdraw(attempt):
+                self._record(attempt, Outcome(status="cancelled", reason="It was stopped before it started."), view)
+        view.say(f"Stopping when {len(self.running)} running trials have ended; Ctrl-C again: now.")
+
+    def _cancel(self, view: SweepView) -> None:
+        self.cancelling = True
+        left = [attempt for attempt in self.running if not self.launcher.cancel(attempt)]
+        if left:  # in the ledger they are running
+            view.say(f"{UNREACHABLE}, so {len(left)} trials could not be cancelled; --resume finds them again.")
+        self.running = [attempt for attempt in self.running if attempt not in left]
+
+    def _tell_trouble(self, view: SweepView) -> None:
+        """Once when it begins, and once when it is over."""
+        if self.in_trouble != any(attempt.waits_for == UNREACHABLE for attempt in self.running):
+            self.in_trouble = not self.in_trouble
+            view.say(f"{UNREACHABLE}; waiting for it." if self.in_trouble else "SLURM's controller answers again.")
 
     def _adopt(self, view: SweepView) -> None:
         """The trials of an earlier harness: ended, still running, or lost."""
@@ -135,15 +154,15 @@ class Harness:
         if result is not None and result["how"] == "cancelled" and not self.cancelling:
             status = self.launcher.why_cancelled(attempt)
             result = None
+        ours = self.sweep.command is None
         if result is not None:
             self.launcher.ended(attempt)
             self.spent.append(result["ended"] - result["started"])
-            ours = self.sweep.command is None
             self._record(attempt, outcome_of(attempt.job, attempt.folder, result, ours), view)
         elif status.status != "running":
-            numbers = read_metrics(attempt.job, attempt.folder) if self.sweep.command is None else {}
             self.launcher.ended(attempt)
-            self._record(attempt, Outcome(status=status.status, reason=status.reason, **numbers), view)
+            ended = outcome_without_result(attempt.job, attempt.folder, status.status, status.reason, ours)
+            self._record(attempt, ended, view)
         else:
             attempt.waits_for = status.reason
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from trimaran.lab import files
 from trimaran.lab.orders import write_order
+from trimaran.lab.slurm_messages import UNREACHABLE
 from trimaran.lab.sweep_folder import Attempt
 from trimaran.lab.trial_processes import end_all, processes_of
 from trimaran.processes.kernel import kill
@@ -22,6 +23,10 @@ class LauncherStatus(NamedTuple):
 
     status: Status = "running"  # also of one that is queued, or where SLURM does not answer
     reason: str = ""
+
+
+def still_running(attempt: Attempt) -> LauncherStatus:
+    return LauncherStatus(reason=UNREACHABLE if (attempt.folder / files.WAITS).exists() else "")
 
 
 def supervisor_command(attempt: Attempt) -> list[str]:
@@ -74,13 +79,13 @@ class LocalLauncher:
         supervisor = self.supervisors.get(attempt.id)
         if supervisor is None:  # started by an earlier harness
             if files.is_locked(attempt.folder / files.LOCK):
-                return LauncherStatus()
+                return still_running(attempt)
             was_started = processes_of(attempt.id) or (attempt.folder / files.STARTED).exists()
             end_all(attempt.id)  # what a killed supervisor may have left
             why = "Its supervisor ended without a result, as after a kill -9 or a reboot."
             return LauncherStatus("lost", why if was_started else "Never started.")
         if supervisor.poll() is None:
-            return LauncherStatus()
+            return still_running(attempt)
         stderr = supervisor.stderr.read().strip() if supervisor.stderr else ""
         self._forget(attempt)
         end_all(attempt.id)
@@ -92,13 +97,19 @@ class LocalLauncher:
         """Of one that was ended, and not by us."""
         return LauncherStatus("cancelled", "Its supervisor was ended by a signal.")
 
-    def cancel(self, attempt: Attempt) -> None:
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Whether it was only waiting to be submitted, and now is not."""
+        return False
+
+    def cancel(self, attempt: Attempt) -> bool:
+        """Whether it could be asked to end."""
         supervisor = self.supervisors.get(attempt.id)
         started = files.read_json(attempt.folder / files.STARTED)
         if supervisor is not None:
             supervisor.terminate()
         elif started and files.is_locked(attempt.folder / files.LOCK):
             kill(started["supervisor"], signal.SIGTERM)
+        return True
 
     def ended(self, attempt: Attempt) -> None:
         """It has left its result; its supervisor is about to end."""

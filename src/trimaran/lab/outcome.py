@@ -6,6 +6,7 @@ from statistics import quantiles
 from typing import Any
 
 from trimaran.lab import files
+from trimaran.lab.slurm_messages import is_time_limit, why_lost
 from trimaran.ledger.recognise import read_file
 from trimaran.processes.exit_codes import DONE, OUT_OF_MEMORY
 from trimaran.processes.out_of_memory import is_out_of_memory
@@ -13,6 +14,7 @@ from trimaran.spec import Job, Mistake, Outcome
 from trimaran.spec.trial import Status
 
 TAIL_BYTES = 65536
+TIME_LIMIT = "SLURM ended the job at its time limit."
 OURS = "trimaran: "  # begins what our trainer says on stderr
 _ERROR = re.compile(r"error|exception|killed|fatal|abort|refused|no space|denied|trimaran:|task \d+", re.I)
 _STACK = re.compile(r"^\s*(File |Traceback|\^|~|During handling|The above exception)|warning", re.I)
@@ -20,9 +22,29 @@ _STACK = re.compile(r"^\s*(File |Traceback|\^|~|During handling|The above except
 
 def outcome_of(job: Job, folder: Path, result: dict[str, Any], ours: bool) -> Outcome:
     """`ours`: our own trainer, which writes metrics; another's log is read as the ledger reads logs."""
-    numbers = read_metrics(job, folder) if ours else read_log(folder)
+    numbers = measured(job, folder, ours)
     status, reason = status_of(result, numbers, folder, ours)
     return Outcome(status=status, reason=reason, **numbers)
+
+
+def outcome_without_result(job: Job, folder: Path, status: Status, reason: str, ours: bool) -> Outcome:
+    """Of a trial that its launcher reports as ended, or that was ended by neither its supervisor nor us."""
+    numbers = measured(job, folder, ours)
+    stderr = "\n".join(tail(folder / files.STDERR))
+    if status != "timeout" and is_time_limit(stderr):
+        status, reason = "timeout", TIME_LIMIT
+    if status == "cancelled" and (why := why_lost(stderr)):
+        status, reason = "lost", why
+    if status == "timeout":
+        status, reason = at_limit(numbers, reason)
+    return Outcome(status=status, reason=reason, **numbers)
+
+
+def at_limit(numbers: dict[str, Any], reason: str) -> tuple[Status, str]:
+    """What was measured before a limit counts."""
+    if numbers.get("iterations"):
+        return "ok", f"It reached its limit after {numbers['iterations']} measured iterations."
+    return "timeout", reason
 
 
 def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, ours: bool) -> tuple[Status, str]:
@@ -30,14 +52,18 @@ def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, our
     if how in ("hang", "cancelled"):
         return how, result["reason"]
     if how == "timeout":
-        if numbers.get("iterations"):
-            return "ok", f"It reached its limit after {numbers['iterations']} measured iterations."
-        return "timeout", result["reason"]
+        return at_limit(numbers, result["reason"])
+    stderr = tail(folder / files.STDERR)
+    if how == "exit" and not (code == DONE and numbers.get("seconds")):
+        if is_time_limit("\n".join(stderr)):
+            return at_limit(numbers, TIME_LIMIT)
+        if why := why_lost("\n".join(stderr)):
+            return "lost", why
     if code == DONE or how == "stable":  # which we ended ourselves; srun hides the trainer's own code
         return (
             ("ok", "") if numbers.get("seconds") else ("fail", "It ended with exit code 0, but measured no iteration.")
         )
-    stderr, stdout = tail(folder / files.STDERR), [] if ours else tail(folder / files.STDOUT)
+    stdout = [] if ours else tail(folder / files.STDOUT)
     oom = [line for line in (*stderr, *stdout) if is_out_of_memory(line)]
     last = _last_errors(stderr) or stderr[-5:] or _last_errors(stdout)
     was_killed = code in (-9, 137) or any("SIGKILL" in line or "Killed" in line for line in last)
@@ -46,6 +72,10 @@ def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, our
         kernel = " The kernel killed a process because memory ran out." if by_kernel else ""
         return "oom", (_reason(last if by_kernel else oom or last) + kernel).strip()
     return "fail", result["reason"] or _reason(last) or f"It ended with exit code {code} and no message."
+
+
+def measured(job: Job, folder: Path, ours: bool) -> dict[str, Any]:
+    return read_metrics(job, folder) if ours else read_log(folder)
 
 
 def read_metrics(job: Job, folder: Path) -> dict[str, Any]:

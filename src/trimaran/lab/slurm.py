@@ -5,7 +5,6 @@ answer does not mean that the job is gone.
 """
 
 import os
-import re
 import shlex
 import subprocess
 import time
@@ -14,13 +13,16 @@ from typing import NamedTuple
 from trimaran.lab import files
 from trimaran.lab.local import LauncherStatus, LocalLauncher, supervisor_command
 from trimaran.lab.orders import write_order
+from trimaran.lab.slurm_messages import UNREACHABLE, failed_nodes, is_unreachable
 from trimaran.lab.sweep_folder import Attempt
 from trimaran.processes.rendezvous import host_names
 from trimaran.spec import Job, Mistake, Sweep
 from trimaran.spec.trial import Status
 
-_FAILED_NODE = re.compile(r"Node failure on (\S+?)[.,]?$", re.MULTILINE)
 QUERY_EVERY_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0  # between queries while the controller does not answer
+CLIENT_SECONDS = 60.0  # for a reply: sbatch itself tries again for minutes when the controller is busy
+MINUTES_TO_SUBMIT = 30.0  # a restart of the controller takes seconds, an upgrade some minutes
 GRACE_SECONDS = 15.0  # until a result is visible on a shared file system after its job has ended
 ENDED: dict[str, tuple[Status, str]] = {
     "NODE_FAIL": ("lost", "A node of the job failed."),
@@ -57,7 +59,8 @@ class SlurmJobLauncher:
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         self.queue: dict[str, QueuedJob] = {}  # by the job's name, which is the trial's
-        self.queried_at, self.answers = float("-inf"), True
+        self.query_at, self.pause, self.answers = float("-inf"), QUERY_EVERY_SECONDS, True
+        self.unsent: dict[str, float] = {}  # whose sbatch got no answer, since when
         self.gone_since: dict[str, float] = {}
 
     def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
@@ -68,20 +71,57 @@ class SlurmJobLauncher:
         write_order(self.sweep, attempt, wrapper=wrapper, slurm={"job": None, "name": attempt.id})
         script = f"#!/bin/bash\n{self.sweep.place.prepare.rstrip()}\nexec {shlex.join(supervisor_command(attempt))}\n"
         (attempt.folder / "job.sh").write_text(script)
+        self._submit(attempt)
+
+    def _submit(self, attempt: Attempt) -> None:
         options = ["--parsable", "--no-requeue", f"--job-name={attempt.id}", f"--comment={attempt.id}"]
         options += [f"--output={attempt.folder / 'slurm.log'}", *resources(self.sweep, attempt.job)]
-        sent = subprocess.run(
-            ["sbatch", *options, *self.sweep.place.options], input=script, capture_output=True, text=True, check=False
-        )
-        if sent.returncode:
+        sent = ask("sbatch", *options, *self.sweep.place.options, str(attempt.folder / "job.sh"))
+        if sent.returncode == 0:
+            self._submitted(attempt, sent.stdout.strip().split(";")[0])
+        elif is_unreachable(sent.stderr):
+            self.unsent.setdefault(attempt.id, time.monotonic())
+            self._no_answer()
+        else:
             raise Mistake(f"SLURM refused the job: {sent.stderr.strip().splitlines()[-1]}.")
-        files.write_json(attempt.folder / files.SUBMITTED, {"job": sent.stdout.strip().split(";")[0]})
-        self.queried_at = float("-inf")
+
+    def _submitted(self, attempt: Attempt, number: str) -> None:
+        files.write_json(attempt.folder / files.SUBMITTED, {"job": number})
+        self.unsent.pop(attempt.id, None)
+        self.query_at = float("-inf")
+
+    def _submit_again(self, attempt: Attempt) -> LauncherStatus:
+        """An sbatch that got no answer may have been accepted all the same: then the job has the trial's name."""
+        if (accepted := self.queue.get(attempt.id)) is not None and self.answers:
+            self._submitted(attempt, accepted.number)
+        elif self.answers:
+            try:
+                self._submit(attempt)
+            except Mistake as refused:
+                self.withdraw(attempt)
+                return LauncherStatus("fail", f"It could not be started: {refused}")
+        since = self.unsent.get(attempt.id)
+        if since is None:
+            return LauncherStatus()
+        if time.monotonic() - since > 60 * MINUTES_TO_SUBMIT and self.withdraw(attempt):
+            return LauncherStatus(
+                "lost", f"{UNREACHABLE}: the job could not be submitted in {MINUTES_TO_SUBMIT:g} min."
+            )
+        return LauncherStatus(reason=UNREACHABLE)
+
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Without its order a job that was accepted all the same ends at once."""
+        if self.unsent.pop(attempt.id, None) is None or (attempt.folder / files.STARTED).exists():
+            return False
+        (attempt.folder / files.ORDER).unlink(missing_ok=True)
+        return True
 
     def look(self, attempt: Attempt) -> LauncherStatus:
         self._query()
+        if attempt.id in self.unsent:
+            return self._submit_again(attempt)
         if not self.answers:
-            return LauncherStatus(reason="SLURM's controller does not answer.")
+            return LauncherStatus(reason=UNREACHABLE)
         job = self.queue.get(attempt.id)
         if job is not None and job.state in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
             if job.reason in NEVER_STARTS:
@@ -105,11 +145,13 @@ class SlurmJobLauncher:
         has_ended = job is None or job.state in ENDED
         return status_of_ended(job) if self.answers and has_ended else LauncherStatus()
 
-    def cancel(self, attempt: Attempt) -> None:
-        submitted = files.read_json(attempt.folder / files.SUBMITTED)
-        job = submitted["job"] if submitted else getattr(self.queue.get(attempt.id), "number", None)
-        if job:
-            subprocess.run(["scancel", job], capture_output=True, check=False)
+    def cancel(self, attempt: Attempt) -> bool:
+        """By its name, which is unique: a number in a file may be anybody's."""
+        self._query()
+        job = self.queue.get(attempt.id)
+        if self.answers and job is not None:
+            return not is_unreachable(ask("scancel", job.number).stderr)
+        return self.answers
 
     def ended(self, attempt: Attempt) -> None:
         self.gone_since.pop(attempt.id, None)
@@ -119,15 +161,32 @@ class SlurmJobLauncher:
 
     def _query(self) -> None:
         """All jobs in one query; a query for ids fails when the controller has forgotten one."""
-        if time.monotonic() - self.queried_at < QUERY_EVERY_SECONDS:
+        if time.monotonic() < self.query_at:
             return
-        listed = subprocess.run(
-            ["squeue", "-h", "--me", "-t", "all", "-o", "%j|%A|%T|%r"], capture_output=True, text=True, check=False
+        listed = ask("squeue", "-h", "--me", "-t", "all", "-o", "%j|%A|%T|%r")
+        if listed.returncode:
+            self._no_answer()
+            return
+        self.answers, self.pause = True, QUERY_EVERY_SECONDS
+        self.query_at, self.queue = time.monotonic() + self.pause, {}
+        for line in listed.stdout.splitlines():
+            name, number, state, reason = line.strip().rsplit("|", 3)
+            if name not in self.queue or state not in ENDED:  # of two with one name, that which has not ended
+                self.queue[name] = QueuedJob(number, state, reason)
+
+    def _no_answer(self) -> None:
+        self.answers, self.pause = False, min(2 * self.pause, LONGEST_PAUSE_SECONDS)
+        self.query_at = time.monotonic() + self.pause
+
+
+def ask(*words: str) -> "subprocess.CompletedProcess[str]":
+    """A SLURM client, in a session of its own, because Ctrl-C would end it between request and reply."""
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=CLIENT_SECONDS, start_new_session=True
         )
-        self.queried_at, self.answers = time.monotonic(), listed.returncode == 0
-        if self.answers:
-            rows = [line.strip().rsplit("|", 3) for line in listed.stdout.splitlines()]
-            self.queue = {name: QueuedJob(number, state, reason) for name, number, state, reason in rows}
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 1, "", f"{words[0]}: Socket timed out: no reply.")
 
 
 def status_of_ended(job: QueuedJob | None) -> LauncherStatus:
@@ -209,5 +268,5 @@ class SlurmStepLauncher(LocalLauncher):
             stderr = (attempt.folder / files.STDERR).read_text(errors="replace")
         except OSError:
             return
-        failed = set(_FAILED_NODE.findall(stderr))
+        failed = failed_nodes(stderr)
         self.nodes = [node for node in self.nodes if node not in failed]

@@ -19,11 +19,13 @@ from typing import Any
 
 from trimaran.lab import files
 from trimaran.lab.hang import HeartbeatWatch
+from trimaran.lab.slurm_messages import is_unreachable
 from trimaran.lab.trial_processes import MARK, end_all, oom_kills, signal_step
 from trimaran.processes.hang import collect_evidence
 from trimaran.processes.kernel import end_with_parent
 
 POLL_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 30.0  # between two attempts to reach SLURM's controller
 SECONDS_TO_STOP = 30.0  # of a trainer after SIGTERM
 # Which variables are kept with a trial: those that change speed or results, and no secrets.
 RECORDED_PREFIXES = (
@@ -45,6 +47,7 @@ class Supervisor:
     def __init__(self, folder: Path, order: dict[str, Any]) -> None:
         self.folder, self.order = folder, order
         self.cancelled, self.pid = False, os.getpid()
+        self.unreachable_since: float | None = None  # SLURM's controller
         self.started = time.time()
         self.heartbeats = HeartbeatWatch(folder / files.HEARTBEATS, order["patience"])
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -60,12 +63,13 @@ class Supervisor:
         except OSError as error:
             self._finish(TrialEnd("exit", f"{error.strerror}: {error.filename}"), 127, killed_before)
             return
-        files.write_json(
-            self.folder / files.STARTED,
-            {"supervisor": os.getpid(), "trainer": child.pid, "host": socket.gethostname(), "time": self.started},
-        )
         end = self._watch(child)
+        while end.how == "exit" and self._waits_for_controller(child.wait()):
+            child = self._start()
+            end = self._watch(child)
         code = child.wait() if end.how == "exit" else self._stop(child, gently=end.how == "stable")
+        if self.cancelled and end.how == "exit" and code:  # SLURM signals us and the trainer at once
+            end = TrialEnd("cancelled", "It was cancelled.")
         end_all(self.order["trial"])
         self._finish(end, code, killed_before)
 
@@ -84,6 +88,22 @@ class Supervisor:
                 preexec_fn=self._limit,
             )
 
+    def _waits_for_controller(self, code: int) -> bool:
+        """Whether the trainer is to be started again, because its srun found no controller and nothing has run. As long
+        as a trial may take to its first step, with pauses that double."""
+        if code == 0 or self.order["slurm"] is None or (self.folder / files.STDOUT).stat().st_size:
+            return False
+        if not is_unreachable((self.folder / files.STDERR).read_text(errors="replace")):
+            return False
+        waits, now = self.folder / files.WAITS, time.monotonic()
+        self.unreachable_since = self.unreachable_since or now
+        waits.touch()
+        resume_at = now + min(LONGEST_PAUSE_SECONDS, max(1.0, now - self.unreachable_since))
+        while time.monotonic() < resume_at and not self.cancelled:
+            time.sleep(POLL_SECONDS)
+        waits.unlink()
+        return not self.cancelled and now - self.unreachable_since < self.order["patience"]["start"]
+
     def _limit(self) -> None:
         """In the child, before exec: it dies with its supervisor, and its memory and cores are limited."""
         end_with_parent(self.pid)
@@ -93,6 +113,10 @@ class Supervisor:
             os.sched_setaffinity(0, self.order["cpus"])
 
     def _watch(self, child: "subprocess.Popen[bytes]") -> TrialEnd:
+        files.write_json(
+            self.folder / files.STARTED,
+            {"supervisor": os.getpid(), "trainer": child.pid, "host": socket.gethostname(), "time": self.started},
+        )
         deadline = time.monotonic() + self.order["limit_seconds"]
         while True:
             try:

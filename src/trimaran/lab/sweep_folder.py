@@ -110,7 +110,7 @@ class Attempt:
 
 
 def attempts_of(sweep: str, folder: Path, candidates: list[Candidate], ledger: Ledger) -> list[Attempt]:
-    """Every candidate's last attempt, with its outcome where it has ended; a cancelled one is to be run again."""
+    """Every candidate's last attempt, with its outcome where it has ended; one that was cancelled or lost is run again."""
     attempts = []
     for number, candidate in enumerate(candidates, start=1):
         last = Attempt(sweep, folder, number, candidate)
@@ -118,7 +118,7 @@ def attempts_of(sweep: str, folder: Path, candidates: list[Candidate], ledger: L
             last = last.again()
         known = ledger.get(last.id)
         status = known.outcome.status if known else "pending"
-        if status == "cancelled" or (status == "lost" and last.attempt < MAX_ATTEMPTS):
+        if status in ("cancelled", "lost"):
             last = last.again()
         elif known and status not in ("pending", "running"):
             last.outcome = known.outcome
