@@ -1,6 +1,8 @@
 """Sweeps through a real SLURM of four nodes: jobs of their own, steps in an allocation, and what goes wrong there."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,22 +17,27 @@ from tests.lab.sweeps import (
     swept,
     trial_folder,
     trials_of,
+    until_started,
     waiting_for,
 )
 from tests.processes import Process, end, until
 from tests.slurm.cluster import SlurmCluster
+from trimaran.lab.files import read_json
 
 SLEEP = "sleep 600"
 
 
 @pytest.fixture(scope="module")
 def out_of_time(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A trial that SLURM ends at its limit of a minute, checked every half minute: started first, asserted last."""
+    """Trials that SLURM ends at their limit of a minute, checked every half minute: started first, asserted last.
+    The second has measured something; so has the third, whose supervisor cannot write a result."""
     folder = tmp_path_factory.mktemp("limit")
-    slurm_sweep(
-        folder, axes={"layout.dp": [1]}, command=SLEEP, place={"options": ["--time=1", f"--nodelist={slurm.nodes[3]}"]}
-    )
+    command = f"case {{seed}} in 1) ;; *) {MEGATRON};; esac; {SLEEP}"
+    options = ["--time=1", f"--nodelist={slurm.nodes[3]}"]
+    slurm_sweep(folder, axes={"layout.dp": [1], "seed": [1, 2, 3]}, command=command, place={"options": options})
     harness = start(folder, "s.yaml", "--json", environment=slurm.environment, keep=True)
+    stopped = read_json(until_started(folder, 3) / "started.json") or {}
+    os.kill(stopped["supervisor"], signal.SIGSTOP)
     yield harness
     end(harness)
 
@@ -193,6 +200,12 @@ def test_our_trainer_runs_as_a_step_and_ends_when_it_is_stable(
     assert "interrupted after iteration" in (trial_folder(tmp_path) / "stderr").read_text()
 
 
-def test_a_job_at_its_time_limit_is_a_timeout(out_of_time: Process) -> None:
-    (trial,) = trials_of(out_of_time)
-    assert (trial["status"], trial["reason"]) == ("timeout", "SLURM ended the job at its time limit.")
+def test_a_job_at_its_time_limit_is_a_timeout_unless_something_was_measured(out_of_time: Process) -> None:
+    trials = {trial["label"]: trial for trial in trials_of(out_of_time)}
+    kept = ("ok", "It reached its limit after 4 measured iterations.")
+    assert {label.partition(",")[2]: (trial["status"], trial["reason"]) for label, trial in trials.items()} == {
+        " seed 1": ("timeout", "SLURM ended the job at its time limit."),
+        " seed 2": kept,
+        " seed 3": kept,
+    }
+    assert [trials[f"dp 1, seed {seed}"]["seconds"] for seed in (2, 3)] == [0.25, 0.25]

@@ -6,6 +6,8 @@ Only the standard library, as in everything that the supervisor imports.
 import re
 
 UNREACHABLE = "SLURM's controller does not answer"
+NODE_MISSING = "Required node not available"
+STEP_REFUSED = "Unable to create step for job"
 _CLIENT = r"^(?:s\w+: |slurm_\w+ ).*"  # a line of sbatch, srun, squeue …, not of a trainer
 _UNREACHABLE = re.compile(
     _CLIENT + r"(?:Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted"
@@ -24,6 +26,11 @@ def is_unreachable(text: str) -> bool:
     return bool(_UNREACHABLE.search(text))
 
 
+def is_step_refused(text: str) -> bool:
+    """As by a controller in its first seconds, when its nodes have not registered yet."""
+    return STEP_REFUSED in text
+
+
 def failed_nodes(text: str) -> set[str]:
     return set(_FAILED_NODE.findall(text))
 
@@ -36,6 +43,8 @@ def why_lost(text: str) -> str:
         return "A node of the job failed, or was taken down."
     if _PREEMPTION.search(text):
         return "The job was preempted."
+    if NODE_MISSING in text:
+        return "A node of the trial is down or drained."
     return f"{UNREACHABLE}, so the trial could not start." if is_unreachable(text) else ""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from trimaran.lab import files
 from trimaran.lab.hang import HeartbeatWatch
-from trimaran.lab.slurm_messages import is_unreachable
+from trimaran.lab.slurm_messages import is_step_refused, is_unreachable
 from trimaran.lab.trial_processes import MARK, end_all, oom_kills, signal_step
 from trimaran.processes.hang import collect_evidence
 from trimaran.processes.kernel import end_with_parent
@@ -93,7 +93,8 @@ class Supervisor:
         as a trial may take to its first step, with pauses that double."""
         if code == 0 or self.order["slurm"] is None or (self.folder / files.STDOUT).stat().st_size:
             return False
-        if not is_unreachable((self.folder / files.STDERR).read_text(errors="replace")):
+        stderr = (self.folder / files.STDERR).read_text(errors="replace")
+        if not (is_unreachable(stderr) or (self.unreachable_since and is_step_refused(stderr))):
             return False
         waits, now = self.folder / files.WAITS, time.monotonic()
         self.unreachable_since = self.unreachable_since or now

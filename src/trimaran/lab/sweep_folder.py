@@ -110,7 +110,7 @@ class Attempt:
 
 
 def attempts_of(sweep: str, folder: Path, candidates: list[Candidate], ledger: Ledger) -> list[Attempt]:
-    """Every candidate's last attempt, with its outcome where it has ended; one that was cancelled or lost is run again."""
+    """Every candidate's last attempt, with its outcome where it has ended; a cancelled or lost one is run again."""
     attempts = []
     for number, candidate in enumerate(candidates, start=1):
         last = Attempt(sweep, folder, number, candidate)
