@@ -36,6 +36,16 @@ class Refused:
 
 def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
     """By predicted seconds, those predicted not to fit last; and what is impossible, with the reason."""
+    jobs, refused = jobs_of(sweep)
+    found = [
+        Candidate(label, p.job, p.seconds, p.low, p.high, p.fullest_gib, p.fits)
+        for (label, _), p in zip(jobs, predict_jobs([job for _, job in jobs]), strict=True)
+    ]
+    return sorted(found, key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
+
+
+def jobs_of(sweep: Sweep) -> tuple[list[tuple[str, Job]], list[Refused]]:
+    """Every possible combination once, with its label."""
     jobs, refused, seen = [], [], set()
     for settings in combinations(sweep):
         more = implied_settings(sweep, settings)
@@ -53,11 +63,7 @@ def candidates(sweep: Sweep) -> tuple[list[Candidate], list[Refused]]:
         if key not in seen:
             seen.add(key)
             jobs.append((label, job.replace(name=f"{sweep.name} {label}")))
-    found = [
-        Candidate(label, p.job, p.seconds, p.low, p.high, p.fullest_gib, p.fits)
-        for (label, _), p in zip(jobs, predict_jobs([job for _, job in jobs]), strict=True)
-    ]
-    return sorted(found, key=lambda candidate: (not candidate.fits, candidate.seconds)), refused
+    return jobs, refused
 
 
 def sweep_of_plan(plan: Plan) -> Sweep:

@@ -36,6 +36,13 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """None also where it is not what a supervisor writes."""
+    result = read_json(folder / RESULT) or {}
+    kinds = {"how": str, "reason": str, "code": int, "started": float, "ended": float, "kernel_oom_kills": int}
+    return result if all(isinstance(result.get(name), kind) for name, kind in kinds.items()) else None
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a JSON-lines file; the last may still be being written."""
     try:

@@ -147,10 +147,10 @@ class Harness:
 
     def _check(self, attempt: Attempt, view: SweepView) -> None:
         """Its result file is authoritative; the launcher is asked only without one."""
-        status, result = LauncherStatus(), files.read_json(attempt.folder / files.RESULT)
+        status, result = LauncherStatus(), files.read_result(attempt.folder)
         if result is None:
             status = self.launcher.look(attempt)
-            result = files.read_json(attempt.folder / files.RESULT)  # it may have ended meanwhile
+            result = files.read_result(attempt.folder)  # it may have ended meanwhile
         if result is not None and result["how"] == "cancelled" and not self.cancelling:
             status = self.launcher.why_cancelled(attempt)
             result = None

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 from trimaran.lab import files
@@ -103,12 +104,8 @@ class LocalLauncher:
 
     def cancel(self, attempt: Attempt) -> bool:
         """Whether it could be asked to end."""
-        supervisor = self.supervisors.get(attempt.id)
-        started = files.read_json(attempt.folder / files.STARTED)
-        if supervisor is not None:
-            supervisor.terminate()
-        elif started and files.is_locked(attempt.folder / files.LOCK):
-            kill(started["supervisor"], signal.SIGTERM)
+        if (pid := self._pid(attempt)) is not None:
+            kill(pid, signal.SIGTERM)
         return True
 
     def ended(self, attempt: Attempt) -> None:
@@ -142,5 +139,14 @@ class LocalLauncher:
     def _pid(self, attempt: Attempt) -> int | None:
         if attempt.id in self.supervisors:
             return self.supervisors[attempt.id].pid
-        started = files.read_json(attempt.folder / files.STARTED)
-        return int(started["supervisor"]) if started else None
+        pid = (files.read_json(attempt.folder / files.STARTED) or {}).get("supervisor")
+        return pid if isinstance(pid, int) and is_supervisor(pid, attempt) else None
+
+
+def is_supervisor(pid: int, attempt: Attempt) -> bool:
+    """A number in a file may since be another process's, or of another node."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return [os.fsencode(word) for word in supervisor_command(attempt)[1:]] == words[1:-1]

@@ -2,8 +2,12 @@
 
 import os
 import shlex
+import shutil
 import socket
+import stat
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,11 @@ def write_order(
     """Everything the trial needs, in its folder; the order is written last and marks the trial as started.
     `wrapper`: words before the trainer's command, such as srun's; `more`: entries of the order."""
     folder, measuring = attempt.folder, sweep.measuring
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        folder.unlink()
+    if folder.exists():  # without an order: what is left of a start that did not happen, or what somebody prepared
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
     # A trial saves no checkpoints, and resumes from none of another.
     job = attempt.job.replace(steps=WARM_UP_ITERATIONS + measuring.iterations, saving={}, validation={})
     save(job, folder / "job.yaml")
@@ -42,7 +50,7 @@ def write_order(
         "trial": attempt.id,
         "command": [*(wrapper or []), *trainer_command(sweep, job, folder)],
         "environment": {
-            **compile_cache(sweep, folder),
+            **compile_cache(sweep, attempt.sweep_folder, os.environ),
             **job.environment,
             **(flight_recorder(folder) if job.cluster.device.is_gpu else {}),
             **(environment or {}),
@@ -100,9 +108,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def compile_cache(sweep: Sweep, folder: Path) -> dict[str, str]:
+def compile_cache(sweep: Sweep, sweep_folder: Path, outer: Mapping[str, str]) -> dict[str, str]:
     """Where PyTorch caches compiled kernels for the next trial. Its default is a folder of this machine, which local
-    trials share; a SLURM job may be on another node, or have a private /tmp."""
-    if sweep.place.kind == "local" or CACHE in os.environ:
+    trials share; a SLURM job may be on another node, or have a private /tmp. PyTorch runs what it finds there."""
+    if sweep.place.kind == "local" or CACHE in outer:
         return {}
-    return {CACHE: str(folder.parent.parent / "compiled")}
+    compiled = sweep_folder / "compiled"
+    with suppress(FileExistsError):
+        compiled.mkdir(mode=0o700)
+    found = compiled.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise Mistake(
+            f"{compiled} is for compiled code, which trials run, but others can write to it, or it is not your own"
+            " folder: remove it."
+        )
+    return {CACHE: str(compiled)}

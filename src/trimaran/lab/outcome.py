@@ -75,7 +75,13 @@ def status_of(result: dict[str, Any], numbers: dict[str, Any], folder: Path, our
 
 
 def measured(job: Job, folder: Path, ours: bool) -> dict[str, Any]:
-    return read_metrics(job, folder) if ours else read_log(folder)
+    """Nothing where the file is damaged."""
+    try:
+        numbers = read_metrics(job, folder) if ours else read_log(folder)
+        Outcome(status="ok", **numbers)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return {}
+    return numbers
 
 
 def read_metrics(job: Job, folder: Path) -> dict[str, Any]:

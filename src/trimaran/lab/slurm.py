@@ -240,7 +240,8 @@ class SlurmStepLauncher(LocalLauncher):
     def has_room(self, attempt: Attempt, running: list[Attempt]) -> bool:
         for other in running:  # also those that an earlier harness started
             order = files.read_json(other.folder / files.ORDER)
-            self.taken.setdefault(other.id, list((order or {}).get("nodes", [])))
+            nodes = (order or {}).get("nodes")
+            self.taken.setdefault(other.id, nodes if isinstance(nodes, list) else [])
         return super().has_room(attempt, running) and len(self._free()) >= nodes_needed(attempt.job)
 
     def _free(self) -> list[str]:

@@ -185,7 +185,7 @@ def main(folder: Path) -> int:
     order = files.read_json(folder / files.ORDER)
     if order is None or files.lock(folder / files.LOCK) is None:
         return 1  # nothing to do, or another supervisor does it
-    before = files.read_json(folder / files.RESULT)
+    before = files.read_result(folder)
     if before is not None and before["how"] == "cancelled" and os.environ.get("SLURM_RESTART_COUNT"):
         (folder / files.RESULT).unlink()  # SLURM ended it only to requeue it
     elif before is not None:

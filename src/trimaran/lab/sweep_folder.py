@@ -4,16 +4,17 @@ only by one harness at a time."""
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.lab import files
-from trimaran.lab.choose import Candidate
+from trimaran.lab.choose import Candidate, jobs_of
 from trimaran.ledger.store import Ledger
 from trimaran.spec import Job, Mistake, Outcome, Setup, Source, Sweep, Trial
-from trimaran.spec.files import read_text, save, write_text
+from trimaran.spec.files import read_mapping, read_text, save, write_text
 
 SWEEP, NAME = "sweep.yaml", "sweep.json"
 TRIALS, CANDIDATES = "trials", "candidates.jsonl"
@@ -35,7 +36,8 @@ def start_sweep(folder: Path, sweep: Sweep, candidates: list[Candidate]) -> Star
             f"A sweep was already started in {folder}: --resume resumes it, --folder puts this one elsewhere."
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        check_is_private(folder)
         save(sweep, folder / SWEEP)
         lines = [json.dumps({**vars(candidate), "job": candidate.job.to_dict()}) for candidate in candidates]
         write_text(folder / CANDIDATES, "".join(f"{line}\n" for line in lines))
@@ -47,14 +49,48 @@ def start_sweep(folder: Path, sweep: Sweep, candidates: list[Candidate]) -> Star
 
 
 def load_sweep_folder(folder: Path) -> StartedSweep:
-    named = files.read_json(folder / NAME)
-    if named is None:
+    """Whoever prepared the folder: only what its sweep.yaml says is run."""
+    if not (folder / NAME).exists():
         raise Mistake(f"No sweep was started in {folder}; start one without --resume.")
-    candidates = [
-        Candidate(**{**values, "job": Job.from_json(json.dumps(values["job"]), trusted=True)})
-        for values in files.read_lines(folder / CANDIDATES)
-    ]
-    return StartedSweep(named["name"], Sweep.from_yaml(read_text(folder / SWEEP)), candidates)
+    check_is_private(folder)
+    name = (files.read_json(folder / NAME) or {}).get("name")
+    if not isinstance(name, str) or not name or "/" in name:
+        raise Mistake(f"{folder / NAME} is damaged: it does not name the sweep.")
+    sweep = Sweep.of(read_mapping(folder / SWEEP), str(folder / SWEEP))
+    described = {job.to_json() for _, job in jobs_of(sweep)[0]}
+    found = [_candidate(folder / CANDIDATES, line) for line in read_text(folder / CANDIDATES).splitlines()]
+    for candidate in found:
+        if candidate.job.to_json() not in described:
+            raise Mistake(
+                f"{folder / CANDIDATES} has the trial {candidate.label!r}, which {SWEEP} does not describe; start the"
+                " sweep again in another folder (--folder)."
+            )
+    if len(found) != len(described):
+        raise Mistake(f"{folder / CANDIDATES} is damaged: it has {len(found)} of {len(described)} trials.")
+    return StartedSweep(name, sweep, found)
+
+
+def _candidate(file: Path, line: str) -> Candidate:
+    try:
+        values = json.loads(line)
+        job = Job.from_json(json.dumps(values["job"]), trusted=True)
+        numbers = {name: float(values[name]) for name in ("seconds", "low", "high", "memory_gib")}
+        return Candidate(label=str(values["label"]), job=job, fits=bool(values["fits"]), **numbers)
+    except (KeyError, TypeError, ValueError):
+        raise Mistake(f"{file} is damaged: it has a line that is not a trial.") from None
+
+
+def check_is_private(folder: Path) -> None:
+    """Whoever can write there can replace what a trial runs."""
+    trials, status = folder / TRIALS, folder.stat()
+    if status.st_uid != os.geteuid():
+        raise Mistake(f"{folder} belongs to another user; copy it, and resume the copy.")
+    if status.st_mode & stat.S_IWOTH:
+        raise Mistake(
+            f"Everybody can write to {folder}, and so change what its trials run: `chmod o-w {folder}` first."
+        )
+    if trials.is_symlink():
+        raise Mistake(f"{trials} is a link to {trials.readlink()}; trials are only written inside {folder}.")
 
 
 @contextmanager
@@ -62,7 +98,8 @@ def exclusive(folder: Path) -> Iterator[None]:
     """One harness per sweep: the lock is released with the process, however it ends."""
     handle = files.lock(folder / files.LOCK)
     if handle is None:
-        other = (folder / files.LOCK).read_text().strip()
+        other = (folder / files.LOCK).read_text(errors="replace").strip()
+        other = other if other.isdigit() else "PID"
         raise Mistake(
             f"The sweep in {folder} is being run by process {other}; wait for it, or stop it with `kill -INT {other}`."
         )
@@ -117,6 +154,11 @@ def attempts_of(sweep: str, folder: Path, candidates: list[Candidate], ledger: L
         while (last.again().folder / files.ORDER).exists():
             last = last.again()
         known = ledger.get(last.id)
+        if known and _is_of_another(known.source.file, last.folder):
+            raise Mistake(
+                f"{folder} is a copy of {Path(known.source.file).parents[1]}, and its trials have the same ids: resume"
+                " the other, or start the sweep anew."
+            )
         status = known.outcome.status if known else "pending"
         if status in ("cancelled", "lost"):
             last = last.again()
@@ -124,3 +166,8 @@ def attempts_of(sweep: str, folder: Path, candidates: list[Candidate], ledger: L
             last.outcome = known.outcome
         attempts.append(last)
     return attempts
+
+
+def _is_of_another(recorded: str, folder: Path) -> bool:
+    """Whether the trial is still where it was recorded, and that is not here."""
+    return bool(recorded) and Path(recorded).exists() and Path(recorded).resolve() != folder.resolve()
