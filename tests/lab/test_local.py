@@ -157,6 +157,23 @@ def test_ctrl_c_once_lets_the_running_trial_end(tmp_path: Path) -> None:
     assert [trial["status"] for trial in swept(tmp_path, "s.yaml", "--resume")["trials"]] == ["ok", "ok"]
 
 
+def test_a_reader_that_ends_with_ctrl_c_does_not_end_the_sweep(tmp_path: Path) -> None:
+    """As the `tee` of `trimaran sweep … | tee` does."""
+    go = tmp_path / "go"
+    sweep_file(tmp_path, command=f"{waiting_for(go)}; {MEGATRON}", axes={"layout.micro_batch": [1, 2]})
+    harness = start(tmp_path, "s.yaml")
+    until_started(tmp_path)
+    assert harness.stdout is not None
+    assert harness.stderr is not None
+    harness.stdout.close()
+    harness.send_signal(signal.SIGINT)
+    go.touch()
+    said = harness.stderr.read()
+    assert harness.wait() == 5
+    assert "You stopped it. 1 ok; 1 not tried." in said
+    assert [trial.outcome.status for trial in rows(tmp_path)] == ["ok"]
+
+
 def test_another_trainer_runs_by_its_command_and_its_log_is_read(tmp_path: Path) -> None:
     sweep_file(tmp_path, command=MEGATRON, axes={"batch.size": [16, 32]})
     trials = swept(tmp_path, "s.yaml")["trials"]

@@ -1,5 +1,6 @@
 """trimaran learn: the constants of a cluster, from what was measured on it."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,9 @@ def learn(
         str,
         typer.Option(help="Tables to leave out: by section (of runs: by tp and pp), or by shape (hidden x layers)."),
     ] = "section",
+    with_stragglers: Annotated[
+        bool, typer.Option("--with-stragglers", help="Also trials in which a rank was slower than its peers.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster with its constants.")] = None,
     ledger: LedgerOption = "",
     json: JsonOption = False,
@@ -46,6 +50,11 @@ def learn(
         with Ledger.read(ledger_path(ledger)) as store:
             reading = store.reading()
     rows = [t for t in calibration_trials(reading, cluster) if not framework or t.setup.framework == framework]
+    slow = [] if with_stragglers else [trial for trial in rows if trial.outcome.straggler]
+    rows = [trial for trial in rows if trial not in slow]
+    if slow:
+        word = "trial was" if len(slow) == 1 else "trials were"
+        print(f"{len(slow)} {word} left out: a rank was a straggler; --with-stragglers keeps such.", file=sys.stderr)
 
     def table(trial: Trial) -> str:
         if by == "shape":

@@ -13,7 +13,7 @@ from trimaran.cli.show import print_table
 from trimaran.lab.choose import Candidate, Refused, candidates, sweep_of_plan
 from trimaran.lab.harness import STOPPED, Budget, Harness
 from trimaran.lab.sweep_folder import attempts_of, exclusive, load_sweep_folder, start_sweep
-from trimaran.lab.view import SweepView
+from trimaran.lab.view import SweepConsole, SweepView
 from trimaran.ledger.store import Ledger, ledger_path
 from trimaran.planner.plan import make_plan
 from trimaran.planner.question import Question
@@ -82,7 +82,7 @@ def sweep(
     with exclusive(where), Ledger.open(ledger_path(ledger)) as store:
         attempts = attempts_of(started.name, where.resolve(), started.candidates, store)
         harness = Harness(started.sweep, where.resolve(), attempts, store, Budget(budget, minutes, stop_when_sure))
-        console = Console(stderr=json, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        console = SweepConsole(stderr=json, soft_wrap=True, markup=False, emoji=False, highlight=False)
         impossible = f"; {len(refused)} combinations are impossible, such as {refused[0].label}" if refused else ""
         counts = f"{len(started.candidates)} trials in {where}, {len(harness.done)} done"
         console.print(f"{started.name}: {counts}{impossible}")

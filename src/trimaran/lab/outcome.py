@@ -1,8 +1,9 @@
 """What the end of a trial means: exactly one status, the numbers it measured, and the reason in words."""
 
 import re
+from collections import Counter
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 from trimaran.lab import files
@@ -109,7 +110,21 @@ def read_metrics(job: Job, folder: Path) -> dict[str, Any]:
         "last_loss": last["loss"],
         "skipped": last["skipped"],
         "nan": last["nan"],
+        "straggler": straggler_of(records),
     }
+
+
+def straggler_of(records: list[dict[str, Any]]) -> str | None:
+    """The rank that was slower than its peers in most iterations, if in a third of those measured one was."""
+    slow = [record["straggler"] for record in records if record.get("straggler")]
+    if not slow or 3 * len(slow) < len(records):
+        return None
+    (rank, host), times = Counter((each["rank"], each["host"]) for each in slow).most_common(1)[0]
+    slowdown = median(each["slowdown"] for each in slow if (each["rank"], each["host"]) == (rank, host))
+    return (
+        f"Rank {rank} on {host} took {slowdown:.1f} times as long as its peers in {times} of {len(records)} measured"
+        " iterations: a slow node, not the layout."
+    )
 
 
 def read_log(folder: Path) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The display of a sweep: on a terminal a live table and a progress bar; otherwise a line for each trial that ends."""
 
+import os
+import sys
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -14,6 +16,15 @@ from trimaran.lab.sweep_folder import Attempt
 
 STYLES = {"oom": "red", "hang": "red", "fail": "red", "timeout": "yellow", "lost": "yellow"}
 MAX_ROWS = 24  # of the table: the last that ended
+
+
+class SweepConsole(Console):
+    """Resumes on stderr when its reader is gone: Ctrl-C ends the `tee` of `trimaran sweep … | tee` as well, and the
+    running trials still have to be watched."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self.file = sys.stderr
 
 
 class SweepView:
@@ -77,6 +88,8 @@ def row_of(attempt: Attempt) -> tuple[str, ...]:
     ratio = f"{outcome.seconds / expected.seconds:.2f}" if outcome.seconds else ""
     memory = f"{outcome.memory_gib:.2f}" if outcome.memory_gib else ""
     status = outcome.status if outcome.status == "ok" else f"{outcome.status}: {outcome.reason}"
+    if outcome.straggler:
+        status = f"{status} ({outcome.straggler})"
     return attempt.folder.name, expected.label, f"{expected.seconds:.3g} s", seconds_of(attempt), ratio, memory, status
 
 

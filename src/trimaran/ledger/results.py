@@ -74,6 +74,8 @@ def notes_row(trial: Trial) -> tuple[str, ...]:
     """A trial in the form of the tuning notes' tables."""
     setup, outcome = trial.setup, trial.outcome
     notes = [trial.source.date, outcome.status if outcome.status != "ok" else outcome.reason]
+    if outcome.straggler:
+        notes.append(outcome.straggler)
     if trial.corrections:
         notes.append("corrected: " + ", ".join(f"{name}={value}" for name, value in trial.corrections.items()))
     columns = (setup.nodes, setup.size_label, setup.dp, setup.tp, setup.pp, setup.mbs, setup.gbs)

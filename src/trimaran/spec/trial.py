@@ -28,6 +28,7 @@ class Outcome(Spec):
     last_loss: float | None = None
     skipped: StepsOrZero | None = Field(None, description="Iterations skipped by the loss scaler.")
     nan: StepsOrZero | None = None
+    straggler: str | None = Field(None, description="A rank that was slower than its peers: the machine's time.")
 
 
 class Source(Spec):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran.ledger.audit.counts import check_batch, check_devices, check_memory, check_stages
+from trimaran.ledger.audit.counts import check_batch, check_devices, check_memory, check_stages, check_straggler
 from trimaran.ledger.audit.finding import LEVELS, Finding
 from trimaran.ledger.audit.groups import check_groups
 from trimaran.ledger.audit.rates import check_rate, expected_tags, section_formulas, with_seconds
@@ -28,6 +28,7 @@ def _findings(
     for trial in printed:
         findings += check_stages(trial)
         findings += check_memory(trial)
+        findings += check_straggler(trial)
         if trial.job is not None:
             continue  # we ran it: nobody copied its numbers, and its Job was checked when it was made
         devices = list(check_devices(trial, expected_tags(trial, formulas)))

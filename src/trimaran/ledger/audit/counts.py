@@ -69,3 +69,8 @@ def check_memory(trial: Trial) -> Iterator[Finding]:
     if memory and capacity and memory > 1.02 * capacity:
         message = f"{memory:g} GB of memory on a {trial.setup.device}, which has {capacity:g}."
         yield Finding.of(trial, "contradictory", "memory", message)
+
+
+def check_straggler(trial: Trial) -> Iterator[Finding]:
+    if trial.outcome.straggler:
+        yield Finding.of(trial, "suspicious", "straggler", trial.outcome.straggler)
