@@ -202,7 +202,7 @@ def test_our_trainer_runs_as_a_step_and_ends_when_it_is_stable(
 
 def test_a_job_at_its_time_limit_is_a_timeout_unless_something_was_measured(out_of_time: Process) -> None:
     trials = {trial["label"]: trial for trial in trials_of(out_of_time)}
-    kept = ("ok", "It reached its limit after 4 measured iterations.")
+    kept = ("ok", "It reached its limit after 5 measured iterations.")
     assert {label.partition(",")[2]: (trial["status"], trial["reason"]) for label, trial in trials.items()} == {
         " seed 1": ("timeout", "SLURM ended the job at its time limit."),
         " seed 2": kept,

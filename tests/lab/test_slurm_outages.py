@@ -127,7 +127,7 @@ def test_a_step_that_cannot_be_created_waits_for_the_controller(
 
 def test_a_trainer_that_cannot_start_its_own_step_waits_for_the_controller(slurm: SlurmCluster, tmp_path: Path) -> None:
     go, tried = tmp_path / "go", tmp_path / "tried"
-    command = f"{waiting_for(go)}; touch {tried}; srun -n1 true || exit; {MEGATRON}"
+    command = f"{waiting_for(go)}; touch {tried}; srun --overlap -n1 true || exit; {MEGATRON}"
     slurm_sweep(tmp_path, command=command, axes={"layout.dp": [1]})
     harness = start(tmp_path, "s.yaml", "--json", environment=slurm.environment)
     submitted(tmp_path)
