@@ -89,31 +89,33 @@ def measure(run: Run, folder: Path, saves: int, steps: int) -> None:
         run.step()
     usual = median(run.step() for _ in range(steps))
     background = Checkpointer(run.trainer)
-    first, *costs = [background_cost(run, background, usual) for _ in range(saves + 1)]
+    first = background_cost(run, background, usual)
     path = newest_checkpoint(folder)
     assert path is not None
     size = sum(file.stat().st_size for file in path.iterdir())
+    tell(f"{run.job.name}: a step {1e3 * usual:.1f} ms, a checkpoint {size / 1e9:.2f} GB, medians of {saves}")
+    tell(f"the first one, which allocates the host's copy: waits {first[0]:.2f} s, complete after {first[2]:.1f} s")
+    costs = [background_cost(run, background, usual) for _ in range(saves)]
     waited, delayed, complete = (median(column) for column in zip(*costs, strict=True))
     share = (waited + delayed) / (60 * MINUTES)
-    print(f"{run.job.name}: a step {1e3 * usual:.1f} ms, a checkpoint {size / 1e9:.2f} GB, medians of {saves}")
-    print(f"in the background: waits {waited:.3f} s, delays steps by {delayed:.3f} s, complete after {complete:.2f} s")
-    print(f"the first one, which allocates the host's copy: waits {first[0]:.2f} s")
+    tell(f"in the background: waits {waited:.3f} s, delays steps by {delayed:.3f} s, complete after {complete:.1f} s")
     verdict = "reached" if share < GOAL else "missed"
-    print(f"every {MINUTES:g} minutes that is {share:.2%} of the time (goal under {GOAL:.0%}: {verdict})")
+    tell(f"every {MINUTES:g} minutes that is {share:.2%} of the time (goal under {GOAL:.0%}: {verdict})")
     at_once = Checkpointer(run.trainer)
     at_once.thread = None
     run.step()
-    print(f"not in the background: waits {run.save(at_once):.2f} s")
-    run.step()
-    loads = {}
-    for what in ("digests", "none"):
+    tell(f"not in the background: waits {run.save(at_once):.2f} s")
+    for what in ("with", "without"):
         begun = time.perf_counter()
         at_once.resume()
-        loads[what] = time.perf_counter() - begun
+        tell(f"resuming {what} digests: {time.perf_counter() - begun:.2f} s")
         newest = newest_checkpoint(folder)
         assert newest is not None
         (newest / SUMS).unlink(missing_ok=True)
-    print(f"resuming: {loads['digests']:.2f} s with digests, {loads['none']:.2f} s without")
+
+
+def tell(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":
