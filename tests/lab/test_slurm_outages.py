@@ -4,6 +4,8 @@ twice."""
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.lab.sweeps import (
     MEGATRON,
     finished,
@@ -18,6 +20,11 @@ from tests.lab.sweeps import (
 )
 from tests.processes import Process, finish, until
 from tests.slurm.cluster import SlurmCluster
+from trimaran.lab import slurm as launcher_module
+from trimaran.lab import supervise
+from trimaran.lab.choose import candidates
+from trimaran.lab.sweep_folder import Attempt
+from trimaran.spec.files import load_sweep
 
 SLEEP = "sleep 600"
 WAITS = "SLURM's controller does not answer"
@@ -185,3 +192,24 @@ def test_a_job_whose_second_node_is_taken_down_is_lost(slurm: SlurmCluster, tmp_
     outcomes = taken_down(slurm, node, harness)
     assert [status for status, _ in outcomes] == ["lost", "ok"]
     assert "ode" in outcomes[0][1]
+
+
+def test_a_job_that_could_not_be_submitted_for_long_is_lost_and_never_runs(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launcher_module, "MINUTES_TO_SUBMIT", 0.01)
+    slurm_sweep(tmp_path, command=MEGATRON)
+    sweep = load_sweep(tmp_path / "s.yaml")
+    attempt = Attempt("s-1", tmp_path, 1, candidates(sweep)[0][0])
+    launcher = launcher_module.SlurmJobLauncher(sweep)
+    slurm.stop_controller()
+    try:
+        launcher.start(attempt)
+        assert launcher.look(attempt) == ("running", WAITS)
+        until(lambda: launcher.look(attempt).status == "lost", "the end of the wait")
+    finally:
+        slurm.start_controller()
+    assert supervise.main(attempt.folder) == 1  # what a job does that was accepted all the same
+    assert not (attempt.folder / "started.json").exists()
