@@ -3,6 +3,7 @@
 With CI=1 hypothesis always draws the same examples, so that a change is judged by itself; without, new ones each time.
 """
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from tests.processes import end_all
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
+# Started in the background or by nohup, pytest ignores these, and so would the processes that tests send them to.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
