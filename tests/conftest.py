@@ -10,12 +10,22 @@ import pytest
 from hypothesis import settings
 
 from tests.processes import end_all
+from trimaran.processes.signals import STOP_SIGNALS
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
 # Started in the background or by nohup, pytest ignores these, and so would the processes that tests send them to.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_as_before() -> Iterator[None]:
+    """A command called in this process changes them to its end, and processes started later inherit what is ignored."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

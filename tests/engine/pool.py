@@ -73,6 +73,9 @@ class Pool:
 
 
 def _work(rank: int, pipe: Connection) -> None:
+    # What it inherits would keep other programs' pipes open: a browser that other tests have started would not end.
+    os.closerange(3, pipe.fileno())
+    os.closerange(pipe.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
     torch.set_num_threads(1)
     while True:
         size, store, function, arguments = pickle.loads(pipe.recv_bytes())
