@@ -7,6 +7,7 @@ import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -73,9 +74,13 @@ class Pool:
 
 
 def _work(rank: int, pipe: Connection) -> None:
-    # What it inherits would keep other programs' pipes open: a browser that other tests have started would not end.
-    os.closerange(3, pipe.fileno())
-    os.closerange(pipe.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    # What it inherits would keep other programs' pipes open: a browser that other tests have started would not end. Not
+    # closed, because objects that the parent left here close them in their time, whatever has the number then.
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in (null, pipe.fileno()):
+            with suppress(OSError):  # of the listing itself
+                os.dup2(null, descriptor)
     torch.set_num_threads(1)
     while True:
         size, store, function, arguments = pickle.loads(pipe.recv_bytes())

@@ -83,7 +83,8 @@ class SlurmJobLauncher:
             self.unsent.setdefault(attempt.id, time.monotonic())
             self._no_answer()
         else:
-            raise Mistake(f"SLURM refused the job: {sent.stderr.strip().splitlines()[-1]}.")
+            lines = sent.stderr.strip().splitlines() or [f"sbatch ended with exit code {sent.returncode}"]
+            raise Mistake(f"SLURM refused the job: {lines[-1]}.")
 
     def _submitted(self, attempt: Attempt, number: str) -> None:
         files.write_json(attempt.folder / files.SUBMITTED, {"job": number})
@@ -170,7 +171,10 @@ class SlurmJobLauncher:
         self.answers, self.pause = True, QUERY_EVERY_SECONDS
         self.query_at, self.queue = time.monotonic() + self.pause, {}
         for line in listed.stdout.splitlines():
-            name, number, state, reason = line.strip().rsplit("|", 3)
+            name, *told = line.strip().rsplit("|", 3)
+            if len(told) < 3:  # a part of another job's name, which may have line breaks
+                continue
+            number, state, reason = told
             if name not in self.queue or state not in ENDED:  # of two with one name, that which has not ended
                 self.queue[name] = QueuedJob(number, state, reason)
 
