@@ -24,7 +24,7 @@ PLAIN = {target: export(VICTIM).files for target, export in TARGETS.items()}
 
 def test_every_kind_of_text_in_a_job_is_found() -> None:
     assert {
-        *("name", "model.name", "model.source", "trainer.name", "trainer.prints", "trainer.sources[]"),
+        *("name", "model.name", "model.source", "trainer.name", "trainer.sources[]"),
         *("cluster.name", "cluster.sources{}", "cluster.sources[]", "cluster.device.name", "cluster.device.sources{}"),
         *("cluster.inside.name", "cluster.between.source", "cluster.conditions.name", "cluster.conditions.until"),
         *("cluster.constants{}", "cluster.probed{}", "data.source", "data.source{}", "saving.folder"),

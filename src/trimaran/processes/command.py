@@ -55,7 +55,8 @@ def run_command(command: Callable[[], object], interrupted: int | None = None) -
             raise
         from trimaran.spec.mistake import shortened
 
-        _drop_output()
+        if disk:
+            _drop_output()
         what = shortened(str(error.filename)) if error.filename else "The output"
         why = "written" if disk else "used"  # a name that is too long, a folder that may not be entered
         print(f"trimaran: {what} cannot be {why}: {error.strerror}.", file=sys.stderr)
