@@ -68,9 +68,9 @@ def test_killed_ranks_do_not_end_the_run_and_do_not_change_its_losses(
 
 
 def test_a_run_that_gets_no_further_is_given_up(tmp_path: Path) -> None:
-    """A disk that is full at every save: the folder of the first checkpoint is taken by a file."""
+    """The last checkpoint cannot be written: its folder is taken by a file."""
     (tmp_path / ".step-00000004.partial").write_text("")
-    code, _, err = finished(*TINY, "--set", f"saving.folder={tmp_path}", "--restarts", "2")
+    code, _, err = finished(*TINY, "--steps", "4", "--set", f"saving.folder={tmp_path}", "--restarts", "2")
     assert code == 4
     assert [line.split(";")[0] for line in err.splitlines() if not line.startswith("trimaran: Rank ")] == [
         "trimaran: restarting from iteration 1, because nothing is saved yet",

@@ -19,6 +19,7 @@ MOST_RAMP_SIZES = 10_000  # different batch sizes of a ramp-up, each planned by 
 MOST_STEPS = 10**9  # iterations; runs have a million
 MOST_SAMPLES = 10**15  # of a run: a thousand times the text there is
 MOST = 1e12  # of a quantity in its unit: bytes per parameter, GB/s, TFLOP/s, seconds
+MOST_HYPERPARAMETER = 1e30  # a rate that diverges, a loss scale that overflows at first: nothing loops over these
 LEAST = 1e-12  # of a quantity that something is divided by
 
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
@@ -37,5 +38,5 @@ ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # as torch and NumPy take it
 Quantity = Annotated[float, Field(ge=LEAST, le=MOST)]
 QuantityOrZero = Annotated[float, Field(ge=0, le=MOST)]
-Hyperparameter = Annotated[float, Field(gt=0, le=MOST)]
+Hyperparameter = Annotated[float, Field(gt=0, le=MOST_HYPERPARAMETER)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # of a logarithm: e^10 is a factor of 22 thousand
