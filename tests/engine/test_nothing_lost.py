@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import fill, small_disk
 from tests.engine.commands import finished, losses, train, until_iteration
 from tests.processes import until
 from trimaran.engine.checkpoint.folder import newest_checkpoint
@@ -19,30 +20,9 @@ SMALL += ("--set", "batch.size=4", "--set", "layout.micro_batch=2")
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a file system needs root")
-    try:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "64k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Until there is no byte left."""
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"0" * 4096)
-        except OSError:
-            return path
 
 
 @pytest.mark.parametrize("layout", [(), ("--set", "layout.tp=2", "--set", "layout.dp=2")], ids=["one rank", "tp2 dp2"])
@@ -70,11 +50,11 @@ def test_an_asynchronous_checkpoint_is_complete_when_it_is_written(layout: tuple
 
 
 @pytest.mark.parametrize("option", ["--metrics", "--heartbeats", "--tensorboard"])
-def test_a_full_disk_under_telemetry_does_not_end_a_run(option: str, small_disk: Path, tmp_path: Path) -> None:
-    target = small_disk / ("metrics.jsonl" if option == "--metrics" else "folder")
+def test_a_full_disk_under_telemetry_does_not_end_a_run(option: str, disk: Path, tmp_path: Path) -> None:
+    target = disk / ("metrics.jsonl" if option == "--metrics" else "folder")
     if option != "--metrics":
         target.mkdir()
-    fill(small_disk)
+    fill(disk)
     saving = ("--set", f"saving.folder={tmp_path / 'saved'}")
     code, out, err = finished("tiny", "--steps", "30", *SMALL, *saving, option, str(target))
     assert code == 0, err
@@ -83,12 +63,10 @@ def test_a_full_disk_under_telemetry_does_not_end_a_run(option: str, small_disk:
     assert newest_checkpoint(tmp_path / "saved") == tmp_path / "saved" / "step-00000030"
 
 
-def test_a_log_that_fills_its_disk_does_not_end_a_run(small_disk: Path, tmp_path: Path) -> None:
+def test_a_log_that_fills_its_disk_does_not_end_a_run(disk: Path, tmp_path: Path) -> None:
     """300 lines of some 400 bytes, on a disk of 64 KiB."""
     metrics = tmp_path / "metrics.jsonl"
-    process = train(
-        *("tiny", "--steps", "300", *SMALL, "--metrics", str(metrics)), shell=f'"$@" > {small_disk / "log"}'
-    )
+    process = train(*("tiny", "--steps", "300", *SMALL, "--metrics", str(metrics)), shell=f'"$@" > {disk / "log"}')
     _, err = process.communicate()
     assert process.returncode == 0, err
     assert err.count("No space left on device") == 1
@@ -96,27 +74,27 @@ def test_a_log_that_fills_its_disk_does_not_end_a_run(small_disk: Path, tmp_path
 
 
 @pytest.mark.parametrize("asynchronous", ["false", "true"])
-def test_a_checkpoint_that_does_not_fit_is_told_and_the_older_one_kept(asynchronous: str, small_disk: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_is_told_and_the_older_one_kept(asynchronous: str, disk: Path) -> None:
     """Training continues; only where the last one cannot be written the run does not end with 0."""
-    subprocess.run(["mount", "-o", "remount,size=1536k", small_disk], check=True)
+    subprocess.run(["mount", "-o", "remount,size=1536k", disk], check=True)
     saving = (
         "--set",
-        f"saving.folder={small_disk}",
+        f"saving.folder={disk}",
         "--set",
         "saving.every=2",
         "--set",
         f"saving.asynchronous={asynchronous}",
     )
     assert finished("tiny", "--steps", "2", *SMALL, *saving)[0] == 0
-    filler = fill(small_disk)
+    fill(disk)
     code, out, err = finished("tiny", "--steps", "5", *SMALL, *saving)
     assert code == 4
     assert len(losses(out)) == 3  # 3, 4, 5
     assert "The checkpoint of iteration 4 could not be written: " in err
     assert "No space left on device; the newest is step-00000002 in " in err
     assert "The checkpoint of iteration 5 could not be written: " in err
-    assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "step-00000002"]
-    filler.unlink()
+    assert sorted(path.name for path in disk.iterdir()) == ["filler", "step-00000002"]
+    (disk / "filler").unlink()
     assert finished("tiny", "--steps", "5", *SMALL, *saving)[0] == 0
 
 
