@@ -57,7 +57,8 @@ def kill_again_and_again(campaign: Campaign, folder: Path, rng: Random) -> list[
 
 
 def resuming(folder: Path) -> list[str]:
-    return ["--resume"] if (folder / "sweeps" / "s").exists() else []
+    """Before this file, which is written last, no sweep was started, and --resume says so."""
+    return ["--resume"] if (folder / "sweeps" / "s" / "sweep.json").exists() else []
 
 
 def lost_or_twice(folder: Path, ended: Ended) -> str:
