@@ -16,7 +16,8 @@ from tests.engine.jobs import BLOOM, GPT, LLAMA, job_of
 from tests.engine.pool import Pool
 from tests.engine.stages import random_tokens, whole_stage
 from tests.engine.trainers import losses_of, run_steps, trainer_of
-from trimaran.engine.kernels.compile import CACHE, compile_layers, use_private_cache
+from trimaran.engine.kernels.compile import compile_layers, use_private_cache
+from trimaran.processes.compile_cache import VARIABLE as CACHE
 from trimaran.spec import Job, Model
 from trimaran.spec.trainer import Recompute
 

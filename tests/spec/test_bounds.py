@@ -135,7 +135,9 @@ def test_the_name_of_a_sweep_can_name_a_folder(name: str) -> None:
 
 def test_the_longest_name_of_a_sweep_makes_a_folder(tmp_path: Path) -> None:
     made = Sweep.of({"name": "é" * 100, "base": load_job("gpt-1b3-h200").model_dump()})
-    (tmp_path / f"{made.name}-123456").mkdir()
+    folder = tmp_path / f"{made.name}-123456"
+    folder.mkdir()
+    assert folder.is_dir()
 
 
 def test_a_trainer_offers_something() -> None:

@@ -4,22 +4,20 @@ import os
 import shlex
 import shutil
 import socket
-import stat
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trimaran.cost.memory import GIB
 from trimaran.lab import files
 from trimaran.lab.sweep_folder import Attempt
+from trimaran.processes.compile_cache import VARIABLE, make_private
 from trimaran.processes.flight_recorder import flight_recorder
 from trimaran.spec import Job, Mistake, Setup, Sweep
 from trimaran.spec.files import save
 from trimaran.spec.job import WARM_UP_ITERATIONS
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
 # Placeholders of a sweep's command that have the name of a field of Setup.
 OF_SETUP = (
     *("tp", "pp", "dp", "mbs", "gbs", "zero", "recompute", "nodes", "devices_per_node", "layers", "hidden"),
@@ -111,15 +109,12 @@ def free_port() -> int:
 def compile_cache(sweep: Sweep, sweep_folder: Path, outer: Mapping[str, str]) -> dict[str, str]:
     """Where PyTorch caches compiled kernels for the next trial. Its default is a folder of this machine, which local
     trials share; a SLURM job may be on another node, or have a private /tmp. PyTorch runs what it finds there."""
-    if sweep.place.kind == "local" or CACHE in outer:
+    if sweep.place.kind == "local" or VARIABLE in outer:
         return {}
     compiled = sweep_folder / "compiled"
-    with suppress(FileExistsError):
-        compiled.mkdir(mode=0o700)
-    found = compiled.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if not make_private(compiled):
         raise Mistake(
             f"{compiled} is for compiled code, which trials run, but others can write to it, or it is not your own"
             " folder: remove it."
         )
-    return {CACHE: str(compiled)}
+    return {VARIABLE: str(compiled)}

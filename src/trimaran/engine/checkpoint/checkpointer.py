@@ -2,7 +2,6 @@
 from the newest that is whole."""
 
 import shutil
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from trimaran.engine.checkpoint.sharded_tensors import (
 from trimaran.engine.checkpoint.storage import CheckpointReader, CheckpointWriter, cause_of, describe, read_metadata
 from trimaran.engine.optimizer.adam import MOMENTS, create_moments, has_moments, set_step_count
 from trimaran.engine.trainer import Trainer
+from trimaran.processes.heartbeat import warn
 from trimaran.spec import Mistake
 from trimaran.spec.files import sync_to_disk
 
@@ -177,7 +177,7 @@ class Checkpointer:
         if must:
             raise SaveError(sentence)
         if self.world.rank == 0:
-            print(f"trimaran: warning: {sentence} Training continues.", file=sys.stderr, flush=True)
+            warn(f"{sentence} Training continues.")
 
     def resume(self, force: bool = False) -> TrainState:
         """From the newest checkpoint that is whole, if there is any. A damaged one is set aside. `force`: also where
@@ -256,11 +256,9 @@ def set_aside(path: Path, reason: str, resumed_from: str) -> None:
     other = path.with_name(f"damaged-{path.name}")
     shutil.rmtree(other, ignore_errors=True)
     path.rename(other)
-    print(
-        f"trimaran: warning: the checkpoint {path} is damaged: {reason}; it was renamed to {other.name}, and the run"
-        f" resumes from {resumed_from}.",
-        file=sys.stderr,
-        flush=True,
+    warn(
+        f"the checkpoint {path} is damaged: {reason}; it was renamed to {other.name}, and the run resumes from"
+        f" {resumed_from}."
     )
 
 

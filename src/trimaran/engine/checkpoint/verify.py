@@ -6,11 +6,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from trimaran.cost.memory import GIB
 from trimaran.engine.checkpoint.digests import damaged_file, read_sums
 from trimaran.engine.checkpoint.folder import DamagedError, complete_checkpoints, parse_state, read_state
 from trimaran.spec import Mistake
-
-GIB = 2**30
 
 
 def verify_folder(folder: Path) -> None:

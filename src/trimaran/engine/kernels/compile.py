@@ -10,24 +10,21 @@ import torch
 
 from trimaran.engine.model.transformer import Stage
 from trimaran.engine.parallel.world import World
+from trimaran.processes.compile_cache import VARIABLE, make_private
 from trimaran.spec.own_engine import layers_compile
-
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def use_private_cache() -> None:
     """PyTorch runs what it finds in its cache, which by default is a folder in /tmp that another user could have made.
     Ours is in the user's home, and nobody else may write it; where that cannot be, a new one for this run."""
-    if CACHE in os.environ:
+    if VARIABLE in os.environ:
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimaran" / "compiled"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        is_private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
-    except (OSError, RuntimeError):  # there is no home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimaran" / "compiled"
+        is_private = make_private(folder)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
         is_private = False
-    os.environ[CACHE] = str(folder) if is_private else tempfile.mkdtemp(prefix="trimaran-compiled-")
+    os.environ[VARIABLE] = str(folder) if is_private else tempfile.mkdtemp(prefix="trimaran-compiled-")
 
 
 def can_compile(world: World) -> bool:
